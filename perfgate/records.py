@@ -1,0 +1,611 @@
+"""What is written down: the facts of a run (facts.jsonl) and its result (result.json).
+
+This is the contract between the parts of perfgate. `gate` writes facts, `judge` turns facts into a result, `report`
+and `publish` read results. Every record is a frozen dataclass; absent numbers are None, never 0.
+
+facts.jsonl: one JSON object a line, append-only. Readers ignore unknown kinds and fields; a line with a newer major
+version `v` is refused. result.json: one object, schema "perfgate.result/1"; other tools read it, so names stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Literal
+
+FACTS_VERSION = 1
+RESULT_SCHEMA: Literal["perfgate.result/1"] = "perfgate.result/1"
+
+
+class Side(StrEnum):
+    BASE = "base"
+    HEAD = "head"
+
+    @property
+    def other(self) -> Side:
+        return Side.HEAD if self is Side.BASE else Side.BASE
+
+
+class Verdict(StrEnum):
+    """Of the gate, in the order in which the first that applies wins, `pass` last."""
+
+    SKIPPED = "skipped"
+    BUILD_FAILED = "build_failed"
+    ENVIRONMENT = "environment"
+    REGRESSION = "regression"
+    BENCH_FAILED = "bench_failed"
+    INCONCLUSIVE = "inconclusive"
+    PASS = "pass"
+
+
+class MetricVerdict(StrEnum):
+    """Of one metric. ABSENT: not measured on either side or not on both; never counted as a pass of a gated metric."""
+
+    PASS = "pass"
+    REGRESSION = "regression"
+    INCONCLUSIVE = "inconclusive"
+    CONTINUE = "continue"  # the run ended before the judge had decided
+    ABSENT = "absent"
+
+
+class Effect(StrEnum):
+    FASTER = "faster"
+    SAME = "same"
+    SLOWER_WITHIN_BUDGET = "slower_within_budget"
+    SLOWER = "slower"
+    UNKNOWN = "unknown"
+
+
+class Better(StrEnum):
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+class Blame(StrEnum):
+    """Whom a fault belongs to. Only SIDE can ever count against a commit."""
+
+    SIDE = "side"  # the code under test
+    BOX = "box"  # the machine
+    PERFGATE = "perfgate"
+    USER = "user"  # cancelled
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricKind:
+    """What a metric's number means, whatever the run."""
+
+    name: str
+    unit: str
+    better: Better
+    about: str
+
+
+METRICS: Mapping[str, MetricKind] = {
+    kind.name: kind
+    for kind in (
+        MetricKind(
+            name="tok_s",
+            unit="tok/s",
+            better=Better.HIGHER,
+            about="decode tokens per second of decode time, by the client's clock; first-token wait excluded",
+        ),
+        MetricKind(
+            name="ttft_ms",
+            unit="ms",
+            better=Better.LOWER,
+            about="wait for the first token, by the client's clock",
+        ),
+        MetricKind(
+            name="cycle_ms",
+            unit="ms",
+            better=Better.LOWER,
+            about="one decode step, by the client's clock: decode time / speculative cycles, or / tokens without speculation",
+        ),
+        MetricKind(
+            name="decode_ms",
+            unit="ms",
+            better=Better.LOWER,
+            about="target forward of one plain decode step, by the probe",
+        ),
+        MetricKind(
+            name="verify_ms",
+            unit="ms",
+            better=Better.LOWER,
+            about="verification of one speculative cycle, by the probe",
+        ),
+        MetricKind(
+            name="draft_ms",
+            unit="ms",
+            better=Better.LOWER,
+            about="drafting of one speculative cycle, by the probe",
+        ),
+        MetricKind(
+            name="draft_extend_ms",
+            unit="ms",
+            better=Better.LOWER,
+            about="draft model's catch-up on accepted tokens in one cycle, by the probe",
+        ),
+        MetricKind(
+            name="accept_length",
+            unit="tokens",
+            better=Better.HIGHER,
+            about="tokens a speculative cycle yields, accepted drafts plus one",
+        ),
+    )
+}
+
+
+# ------------------------------------------------------------------------------------------------ facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """One line of facts.jsonl. `t`, `mono`, `boot` are stamped when it is appended."""
+
+    kind: ClassVar[str]
+
+    id: str
+    t: str = ""  # UTC, RFC 3339 with microseconds
+    mono: float = 0.0  # time.monotonic(), seconds; comparable within one boot only
+    boot: str = ""  # short hash of the kernel's boot id
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchFact(Fact):
+    """A launch or a part of it. `id` is the launch's, e.g. "eagle3/p03/head/a1", or begins with it."""
+
+    recipe: str
+    pair: int
+    side: Side
+    position: int  # 1 or 2: first or second within the pair
+    attempt: int  # from 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    sha: str  # full
+    tree: str  # full hash of the whole tree
+    title: str = ""  # a stranger's text: escape before showing
+    date: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullRequest:
+    repository: str  # owner/name
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricPlan:
+    """How one metric of one recipe will be judged. The judge reads nothing else about configuration."""
+
+    recipe: str
+    metric: str
+    concurrency: int
+    gated: bool
+    budget: float  # log difference, e.g. 0.03
+    alpha: float  # this metric's share of the gate's error of a false regression
+    prior_sd: float | None = (
+        None  # SD of a pair's log difference, from the ledger or the configuration; None: nothing known
+    )
+    prior_df: float | None = None
+    prior_from: str = ""  # in words: "ledger, 24 pairs", "configuration"
+    fallback: str | None = None  # metric gated in its place where it is absent on both sides
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    max_pairs: int
+    min_pairs_to_fail: int
+    minutes: float
+    alpha: float  # of the whole gate
+    beta: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipePlan:
+    name: str
+    flags: Mapping[str, Any]  # of sglang.launch_server
+    environment: Mapping[str, str]
+    workload: str  # hash of prompts, order and client settings: evidence is only joined where it is equal
+    concurrencies: tuple[int, ...]
+    samples: int
+    speculative: bool
+    first_orders: tuple[Side, ...]  # which side goes first in pair 1, 2, …
+    expected_launch_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Fact):
+    kind: ClassVar[str] = "plan"
+    run_id: str
+    perfgate: str  # version
+    box: str  # the box's public name
+    profile: str  # "gpu" | "cpu"
+    base: Commit
+    head: Commit
+    diff_class: str  # see source.diff
+    seed: int
+    recipes: tuple[RecipePlan, ...]
+    metrics: tuple[MetricPlan, ...]
+    limits: Limits
+    config: str  # where the configuration came from: a full SHA of the base branch, or a file
+    config_hash: str
+    pr: PullRequest | None = None
+    continues: tuple[str, ...] = ()  # run ids whose evidence this run adds to
+    autotune: str = ""  # "fresh" | "seed <hash>"
+    isolation: str = ""  # how PR code is confined
+    notes: tuple[
+        str, ...
+    ] = ()  # what the result has to say about the conditions, e.g. the cpu profile's fixed environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build(Fact):
+    """One side's environment. `ok` False: `reason` and `lines` say why, and `blame` whose it is."""
+
+    kind: ClassVar[str] = "build"
+    side: Side
+    key: str  # address by content
+    ok: bool
+    cached: bool = False
+    seconds: float = 0.0
+    origin: str | None = None  # where `sglang` is imported from, relative to the run
+    versions: Mapping[str, str] = field(default_factory=dict)
+    log: str | None = None
+    reason: str = ""
+    lines: tuple[str, ...] = ()  # last useful lines; strangers' text
+    blame: Blame | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchBegin(LaunchFact):
+    kind: ClassVar[str] = "launch_begin"
+    sha: str
+    build: str
+    argv: tuple[str, ...]
+    given: Mapping[str, str]  # the server's whole environment as perfgate gave it
+    port: int
+    log: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchEnd(LaunchFact):
+    kind: ClassVar[str] = "launch_end"
+    valid: bool
+    reasons: tuple[str, ...]  # why not valid
+    log: str
+    ready_s: float | None  # start to first answered request
+    wall_s: float
+    pids: tuple[int, ...] = ()
+    facts_from_log: Mapping[str, Any] = field(default_factory=dict)  # e.g. max_total_num_tokens, spec worker lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One answered prompt. Times by the client's clock; counts from the answer, hence untrusted."""
+
+    prompt: str
+    prompt_kind: str  # code | chat | maths | summary | json
+    tokens: int  # completion tokens
+    ttft_s: float
+    decode_s: float  # first token to last
+    output: str  # hash of the output token ids
+    verify_ct: int | None = None  # speculative cycles
+    accept_length: float | None = None
+    cycle_ms: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample(LaunchFact):
+    """One pass over the whole prompt set at one concurrency."""
+
+    kind: ClassVar[str] = "sample"
+    sample: int  # from 0, within the launch
+    concurrency: int
+    begin: float  # mono
+    end: float
+    requests: tuple[Request, ...]
+    tok_s: float | None
+    ttft_ms: float | None
+    cycle_ms: float | None
+    accept_length: float | None
+    tok_s_by_kind: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPhases:
+    """Medians over the cycles of one rank inside one sample, ms."""
+
+    rank: int
+    cycles: int
+    cycle_ms: float | None = None
+    verify_ms: float | None = None
+    draft_ms: float | None = None
+    draft_extend_ms: float | None = None
+    decode_ms: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phases(LaunchFact):
+    """The probe's numbers of one sample: the slowest rank's medians. Untrusted: they come from the code under test."""
+
+    kind: ClassVar[str] = "phases"
+    sample: int
+    concurrency: int
+    clock: str  # "cuda_events" | "perf_counter"
+    cycles: int
+    cycle_ms: float | None = None
+    verify_ms: float | None = None
+    draft_ms: float | None = None
+    draft_extend_ms: float | None = None
+    decode_ms: float | None = None
+    straggler_ms: float | None = None  # slowest rank's cycle minus the fastest's
+    ranks: tuple[RankPhases, ...] = ()
+    warnings: tuple[Mapping[str, Any], ...] = ()  # code, text, data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof(LaunchFact):
+    """What one process of a launch ran with. The three readings hold NCCL_*, SGLANG_*, CUDA_* variables."""
+
+    kind: ClassVar[str] = "proof"
+    pid: int
+    role: str  # "scheduler" | "detokenizer" | "main" | …
+    rank: int | None
+    given: Mapping[str, str]
+    at_start: Mapping[str, str] | None  # before sglang is imported
+    effective: Mapping[str, str] | None  # at the first collective
+    argv: tuple[str, ...] = ()
+    sitecustomize: tuple[Mapping[str, str], ...] = ()  # path, hash
+    nccl: tuple[Mapping[str, Any], ...] = ()  # path, version, hash
+    versions: Mapping[str, str] = field(default_factory=dict)
+    worker: str | None = None  # class of the speculative worker
+    device: str | None = None
+    notes: tuple[str, ...] = ()  # what the probe could not do, and why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telemetry(LaunchFact):
+    """Summaries over one sample (or the launch where `sample` is None)."""
+
+    kind: ClassVar[str] = "telemetry"
+    sample: int | None
+    gpus: tuple[Mapping[str, Any], ...] = ()
+    system: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canary(Fact):
+    kind: ClassVar[str] = "canary"
+    launch: str  # id of the launch it stands next to
+    when: Literal["before", "after"]
+    readings: Mapping[str, tuple[float, ...]]  # e.g. "allreduce_32k_us": repeats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    text: str
+    why: str = ""
+    remedy: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doctor(Fact):
+    kind: ClassVar[str] = "doctor"
+    ok: bool
+    checks: tuple[Check, ...]
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault(Fact):
+    """Something that went wrong, and whose it is. `side` only where a side is concerned."""
+
+    kind: ClassVar[str] = "fault"
+    code: str  # e.g. server_died, server_hung, model_missing, disk_full, cancelled
+    text: str  # one line
+    blame: Blame
+    side: Side | None = None
+    launch: str | None = None
+    lines: tuple[str, ...] = ()  # strangers' text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair(Fact):
+    """A base and a head launch next to each other; only these lines reach the judge."""
+
+    kind: ClassVar[str] = "pair"
+    recipe: str
+    pair: int
+    base: str  # launch id
+    head: str
+    first: Side
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionFact(Fact):
+    """The judge's look at one metric after a pair, kept to show how the verdict came about."""
+
+    kind: ClassVar[str] = "decision"
+    recipe: str
+    metric: str
+    concurrency: int
+    pairs: int
+    state: str
+    slowdown: float | None
+    low: float | None
+    high: float | None
+    detectable: float | None
+
+
+FACT_KINDS: Mapping[str, type[Fact]] = {
+    kind.kind: kind
+    for kind in (
+        Plan,
+        Build,
+        LaunchBegin,
+        LaunchEnd,
+        Sample,
+        Phases,
+        Proof,
+        Telemetry,
+        Canary,
+        Doctor,
+        Fault,
+        Pair,
+        DecisionFact,
+    )
+}
+
+
+# ------------------------------------------------------------------------------------------------ result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """A warning as data: `code` for machines, `text` for people, `data` for both."""
+
+    code: str
+    text: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideResult:
+    sha: str
+    tree: str
+    build: str | None
+    title: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    launches: int
+    gpu_minutes: float | None  # None where there is no GPU
+    wall_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One line of the comparison. `slowdown` … `budget` are log differences, + = head is slower."""
+
+    recipe: str
+    metric: str
+    concurrency: int
+    unit: str
+    better: Better
+    base: float | None  # geometric mean of base's launch values
+    head: float | None  # base·exp(∓slowdown)
+    change: float | None  # head/base − 1
+    slowdown: float | None
+    low: float | None
+    high: float | None
+    interval_level: float
+    detectable: float | None
+    budget: float
+    alpha: float
+    gated: bool
+    verdict: MetricVerdict
+    effect: Effect
+    pairs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchResult:
+    id: str
+    position: int
+    valid: bool
+    values: Mapping[str, float | None]  # "tok_s@1" → median of the launch's samples
+    paired: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One thing that the two sides ran with: equal, or not. `sentence` is what a person reads."""
+
+    what: str
+    sentence: str
+    base: str | None = None
+    head: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    same: tuple[Difference, ...] = ()
+    explained: tuple[Difference, ...] = ()
+    unexplained: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryResult:
+    name: str
+    unit: str
+    before: float | None
+    after: float | None
+    shift: float | None  # log difference
+    steady: bool | None
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One additive part of a log ratio, + = makes head slower."""
+
+    phase: str
+    slowdown: float
+    low: float | None
+    high: float | None
+    base_ms: float | None = None
+    head_ms: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decomposition:
+    recipe: str
+    concurrency: int
+    total: float  # slowdown of tok_s
+    parts: tuple[Part, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    sha: str
+    title: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The whole result of a run. The comment is rendered from this alone."""
+
+    run_id: str
+    box: str
+    started: str
+    finished: str
+    verdict: Verdict
+    reason: str  # one sentence
+    exit_code: int
+    base: SideResult
+    head: SideResult
+    limits: Limits
+    cost: Cost
+    metrics: tuple[Metric, ...] = ()
+    launches: tuple[LaunchResult, ...] = ()
+    environment: Environment = field(default_factory=Environment)
+    canary: tuple[CanaryResult, ...] = ()
+    decomposition: tuple[Decomposition, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    warnings: tuple[Notice, ...] = ()
+    outputs_differ: bool | None = None  # None: not comparable
+    failed_side: Side | None = None
+    pr: PullRequest | None = None
+    continues: tuple[str, ...] = ()
+    profile: str = "gpu"
+    perfgate: str = ""
+    schema: Literal["perfgate.result/1"] = RESULT_SCHEMA
