@@ -100,7 +100,7 @@ METRICS: Mapping[str, MetricKind] = {
             name="cycle_ms",
             unit="ms",
             better=Better.LOWER,
-            about="one decode step, by the client's clock: decode time / speculative cycles, or / tokens without speculation",
+            about="one decode step, by the client's clock: decode time per speculative cycle, else per token",
         ),
         MetricKind(
             name="decode_ms",
