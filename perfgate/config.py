@@ -117,6 +117,7 @@ class BoxFile(_Model):
     env: dict[VariableName, str] = Field({}, description="more variables of the box for every server, e.g. CUDA_HOME")
     tools: dict[str, str] = Field({}, description="tool → folder to put on PATH for builds")
     run_as: str | None = Field(None, description="the second unprivileged user that runs PR code")
+    gpus: Literal["required", "none"] = Field("required", description="none: a box without GPUs, e.g. for tests")
     isolation: Literal["auto", "bubblewrap", "user", "none"] = "auto"
     lock: str | None = Field(None, description="lock file shared by all gates of the box")
     wheels: list[str] = Field([], description="folders with wheels, before the index")
