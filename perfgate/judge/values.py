@@ -1,0 +1,157 @@
+"""What goes into the judge and what comes out: small immutable values, nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+Better = Literal["higher", "lower"]
+First = Literal["base", "head"]
+
+
+class JudgeInputError(ValueError):
+    """Numbers that no verdict can be built on: nothing measured, zero, negative, not finite."""
+
+
+class State(StrEnum):
+    """What the pairs so far say of one metric."""
+
+    CONTINUE = "continue"
+    PASS = "pass"
+    REGRESSION = "regression"
+    INCONCLUSIVE = "inconclusive"
+
+
+class Effect(StrEnum):
+    """What a reader is told of the change, apart from whether it fails the gate."""
+
+    FASTER = "faster"
+    SAME = "same"
+    SLOWER_WITHIN_BUDGET = "slower_within_budget"
+    SLOWER = "slower"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How much slower is too slow, and how wrong the judge may be about it.
+
+    budget: the slowdown, as a difference of logarithms, that is a regression from there on.
+    alpha: error allowed in "it is slower"; beta: in "it is slower by less than the budget".
+    """
+
+    budget: float = 0.03
+    alpha: float = 0.01
+    beta: float = 0.05
+    max_pairs: int = 6
+    min_pairs_to_fail: int = 2
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.budget) and self.budget > 0):
+            raise JudgeInputError(f"budget must be a positive number, not {self.budget!r}")
+        for name, error in (("alpha", self.alpha), ("beta", self.beta)):
+            if not 0 < error < 0.5:
+                raise JudgeInputError(f"{name} must lie between 0 and 0.5, not {error!r}")
+        if self.max_pairs < 1 or self.min_pairs_to_fail < 1:
+            raise JudgeInputError("max_pairs and min_pairs_to_fail must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What the box's ledger knows of the noise: the SD of a pair's log difference, and from how many pairs.
+
+    sd: SD of the difference of two launches of the same code (log units).
+    df: how much that is worth, in pairs.
+    """
+
+    sd: float
+    df: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("sd", self.sd), ("df", self.df)):
+            if not (math.isfinite(value) and value > 0):
+                raise JudgeInputError(f"the prior's {name} must be a positive number, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Warning:
+    """Something a reader of the verdict should know; `data` holds the numbers of `text`."""
+
+    code: str
+    text: str
+    data: Mapping[str, float | int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What being the second launch of a pair costs (log units, + = the second launch is slower)."""
+
+    effect: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The samples of one base and one head launch next to each other, in the metric's own unit."""
+
+    base: tuple[float, ...]
+    head: tuple[float, ...]
+    first: First | None = None
+
+    @classmethod
+    def of(cls, base: Sequence[float], head: Sequence[float], first: First | None = None) -> Pair:
+        """Check the numbers and keep them. Raises JudgeInputError with the side and the reason."""
+        if first not in ("base", "head", None):
+            raise JudgeInputError(f"first must be 'base', 'head' or None, not {first!r}")
+        return cls(_checked(base, "base"), _checked(head, "head"), first)
+
+    @property
+    def difference(self) -> float:
+        """Median log of head minus median log of base; its sign is not yet turned to "+ = slower"."""
+        return _median_log(self.head) - _median_log(self.base)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the pairs so far say of one metric. All slowdowns are log differences, + = head is slower.
+
+    low, high: 95 % interval, valid although the judge looks after each pair.
+    detectable: the smallest slowdown these pairs could have shown as a regression.
+    """
+
+    state: State
+    slowdown: float
+    low: float
+    high: float
+    pairs: int
+    detectable: float
+    effect: Effect
+    drift: Drift | None = None
+    warnings: tuple[Warning, ...] = ()
+
+
+def _checked(samples: Sequence[float], side: str) -> tuple[float, ...]:
+    if len(samples) == 0:
+        raise JudgeInputError(f"{side} has no samples: a launch without samples is no launch")
+    values: list[float] = []
+    for sample in samples:
+        try:
+            value = float(sample)
+        except (TypeError, ValueError):
+            raise JudgeInputError(f"{side} holds {sample!r}, which is not a number") from None
+        if not math.isfinite(value) or value <= 0:
+            raise JudgeInputError(f"{side} holds {value!r}: samples must be finite and above zero")
+        values.append(value)
+    return tuple(values)
+
+
+def _median_log(samples: tuple[float, ...]) -> float:
+    ordered = sorted(samples)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return math.log(ordered[middle])
+    return (math.log(ordered[middle - 1]) + math.log(ordered[middle])) / 2
