@@ -1,0 +1,199 @@
+"""combine and next_step: the order of verdicts, the sentence, the next pair."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfgate.errors import Exit
+from perfgate.judge import (
+    Decision,
+    Disturbance,
+    Effect,
+    Failure,
+    Faults,
+    Gated,
+    Progress,
+    State,
+    combine,
+    next_step,
+)
+from perfgate.records import Side, Verdict
+
+
+def decision(state: State, slowdown: float = 0.0, pairs: int = 2) -> Decision:
+    return Decision(
+        state=state,
+        slowdown=slowdown,
+        low=slowdown - 0.01,
+        high=slowdown + 0.01,
+        pairs=pairs,
+        detectable=0.035,
+        effect=Effect.UNKNOWN,
+    )
+
+
+def gated(state: State | None, slowdown: float = 0.0, recipe: str = "eagle3", metric: str = "tok_s") -> Gated:
+    return Gated(recipe, metric, decision(state, slowdown) if state else None, budget=0.03)
+
+
+STORY = math.log(94 / 60)
+EVERYTHING = Faults(
+    skipped="Only documentation changed",
+    build=(Failure("head does not build", Side.HEAD),),
+    environment=(Disturbance("head rank 3 started without NCCL_PROTO"),),
+    bench=(Failure("the server of head died twice", Side.HEAD),),
+)
+
+
+def test_the_first_that_applies_wins() -> None:
+    metrics = [gated(State.REGRESSION, STORY), gated(State.CONTINUE, recipe="baseline")]
+    faults = EVERYTHING
+    seen = []
+    for cured in ({"skipped": None}, {"build": ()}, {"environment": ()}):
+        seen.append(combine(metrics, faults).verdict)
+        faults = replace(faults, **cured)
+    seen.append(combine(metrics, faults).verdict)
+    seen.append(combine(metrics[1:], faults).verdict)
+    seen.append(combine(metrics[1:], replace(faults, bench=())).verdict)
+    seen.append(combine([gated(State.PASS)]).verdict)
+    assert seen == [
+        Verdict.SKIPPED,
+        Verdict.BUILD_FAILED,
+        Verdict.ENVIRONMENT,
+        Verdict.REGRESSION,
+        Verdict.BENCH_FAILED,
+        Verdict.INCONCLUSIVE,
+        Verdict.PASS,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [
+        (combine([], Faults(skipped="docs")), Exit.OK),
+        (combine([gated(State.PASS)]), Exit.OK),
+        (combine([gated(State.REGRESSION, 0.1)]), Exit.REGRESSION),
+        (combine([gated(State.INCONCLUSIVE)]), Exit.INCONCLUSIVE),
+        (combine([], Faults(build=(Failure("x"),))), Exit.CANNOT),
+        (combine([], Faults(environment=(Disturbance("x"),))), Exit.CANNOT),
+        (combine([], Faults(bench=(Failure("x"),))), Exit.CANNOT),
+    ],
+)
+def test_exit_codes(verdict: object, code: Exit) -> None:
+    assert verdict.exit_code == code  # type: ignore[attr-defined]
+
+
+def test_the_sentence_of_a_regression() -> None:
+    told = combine([gated(State.REGRESSION, STORY), gated(State.REGRESSION, 0.05, recipe="baseline")])
+    assert told.reason == (
+        "eagle3 tok_s −36.2 % (−36.8 to −35.5 %) in 2 pairs, over the budget of 3 %; 1 more metric too."
+    )
+
+
+def test_a_slower_millisecond_metric_is_told_as_more() -> None:
+    slower = Gated("eagle3", "verify_ms", decision(State.REGRESSION, math.log(29 / 19)), 0.05, better="lower")
+    assert combine([slower]).reason.startswith("eagle3 verify_ms +52.6 % (+51.1 to +54.2 %)")
+
+
+def test_nothing_measured_is_never_a_pass() -> None:
+    assert combine([]).verdict is Verdict.INCONCLUSIVE
+    absent = combine([gated(State.PASS), gated(None, metric="verify_ms")])
+    assert absent.verdict is Verdict.INCONCLUSIVE
+    assert "verify_ms was not measured" in absent.reason
+
+
+def test_a_small_shift_of_the_box_does_not_excuse_a_large_loss() -> None:
+    shift = Disturbance("all-reduce 26 → 28 µs", shift=0.07)
+    told = combine([gated(State.REGRESSION, STORY)], Faults(environment=(shift,)))
+    assert told.verdict is Verdict.REGRESSION
+    assert told.tolerated == (shift,)
+    excused = combine([gated(State.REGRESSION, 0.10)], Faults(environment=(shift,)))
+    assert excused.verdict is Verdict.ENVIRONMENT
+    assert excused.tolerated == ()
+    assert combine([gated(State.PASS)], Faults(environment=(shift,))).verdict is Verdict.ENVIRONMENT
+
+
+def test_a_failed_side_is_named_only_when_it_is_one() -> None:
+    head = Failure("head died", Side.HEAD)
+    assert combine([], Faults(bench=(head, head))).failed_side is Side.HEAD
+    assert combine([], Faults(bench=(head, Failure("base died", Side.BASE)))).failed_side is None
+
+
+def test_why_measuring_ended_is_told() -> None:
+    told = combine([gated(State.CONTINUE)], Faults(stopped="the limit of 90 minutes"))
+    assert told.reason.endswith(
+        "a slowdown of 3.5 % would have shown; measuring ended at the limit of 90 minutes."
+    )
+
+
+def test_recipes_take_turns_until_all_is_decided() -> None:
+    start = [Progress("eagle3", 0), Progress("baseline", 0)]
+    assert next_step([gated(None), gated(None, recipe="baseline")], start, 6).recipe == "eagle3"
+    going = [gated(State.CONTINUE), gated(State.CONTINUE, recipe="baseline")]
+    assert next_step(going, [Progress("eagle3", 1), Progress("baseline", 0)], 6).recipe == "baseline"
+    assert next_step(going, [Progress("eagle3", 1), Progress("baseline", 1)], 6).recipe == "eagle3"
+    half = [gated(State.PASS), gated(State.CONTINUE, recipe="baseline")]
+    assert next_step(half, [Progress("eagle3", 1), Progress("baseline", 2)], 6).recipe == "baseline"
+    done = [gated(State.PASS), gated(State.PASS, recipe="baseline")]
+    assert next_step(done, [Progress("eagle3", 1), Progress("baseline", 2)], 6).recipe is None
+
+
+def test_one_undecided_metric_keeps_its_recipe_going() -> None:
+    metrics = [gated(State.PASS), gated(State.CONTINUE, metric="verify_ms")]
+    assert next_step(metrics, [Progress("eagle3", 3)], 6).recipe == "eagle3"
+    assert next_step(metrics, [Progress("eagle3", 6)], 6).recipe is None
+
+
+def test_after_a_regression_each_other_recipe_gets_one_pair() -> None:
+    metrics = [
+        gated(State.REGRESSION, STORY),
+        gated(None, recipe="baseline"),
+        gated(State.CONTINUE, recipe="c"),
+    ]
+    step = next_step(metrics, [Progress("eagle3", 2), Progress("c", 1), Progress("baseline", 0)], 6)
+    assert step.recipe == "baseline"
+    assert (
+        next_step(metrics, [Progress("eagle3", 2), Progress("c", 1), Progress("baseline", 1)], 6).recipe
+        is None
+    )
+
+
+def test_a_metric_that_is_absent_asks_for_no_more_pairs() -> None:
+    assert next_step([gated(None)], [Progress("eagle3", 1)], 6).recipe is None
+
+
+def test_time_ends_it_and_says_so() -> None:
+    dear, cheap = Progress("eagle3", 1, minutes_per_pair=20), Progress("baseline", 1, minutes_per_pair=5)
+    going = [gated(State.CONTINUE), gated(State.CONTINUE, recipe="baseline")]
+    assert next_step(going, [dear, cheap], 6, minutes_left=10).recipe == "baseline"
+    end = next_step(going, [dear, cheap], 6, minutes_left=4)
+    assert end.recipe is None
+    assert end.out_of_time
+
+
+states = st.sampled_from([None, *State])
+
+
+@given(st.lists(states, max_size=5), st.booleans(), st.booleans(), st.booleans(), st.booleans())
+def test_every_mixture_has_one_verdict_and_a_sentence(
+    of_metrics: list[State | None], skipped: bool, build: bool, environment: bool, bench: bool
+) -> None:
+    faults = Faults(
+        skipped="docs" if skipped else None,
+        build=EVERYTHING.build if build else (),
+        environment=EVERYTHING.environment if environment else (),
+        bench=EVERYTHING.bench if bench else (),
+    )
+    told = combine([gated(state, 0.05) for state in of_metrics], faults)
+    assert told.reason.endswith(".")
+    if told.verdict is Verdict.PASS:
+        assert of_metrics
+        assert set(of_metrics) == {State.PASS}
+        assert faults == Faults()
+    if told.verdict is Verdict.REGRESSION:
+        assert State.REGRESSION in of_metrics
