@@ -402,12 +402,20 @@ class Doctor(Fact):
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
 
+DOCTOR_FAULT = "doctor"  # the box was not fit to begin: environment
+STOPPED_FAULT = "stopped"  # cancelled or out of time: nothing failed, but measuring ended early
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fault(Fact):
-    """Something that went wrong, and whose it is. `side` only where a side is concerned."""
+    """Something that ended the measuring, and whose it is. `side` only where a side is concerned.
+
+    A launch that failed once and served when repeated leaves no fault. Faults before the last plan line were met by
+    an earlier try of this run, which was resumed since: they no longer count.
+    """
 
     kind: ClassVar[str] = "fault"
-    code: str  # e.g. server_died, server_hung, model_missing, disk_full, cancelled
+    code: str  # e.g. server_died, server_hung, model_missing, disk_full; doctor, stopped
     text: str  # one line
     blame: Blame
     side: Side | None = None

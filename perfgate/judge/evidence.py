@@ -1,0 +1,186 @@
+"""From the facts of a run to what the judge counts: launches, pairs, and the values of each metric."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from perfgate import records as r
+from perfgate.judge.sequential import replay
+from perfgate.judge.values import Better, Decision, Policy, Prior
+from perfgate.judge.values import Pair as JudgedPair
+
+FROM_PROBE = frozenset({"verify_ms", "draft_ms", "draft_extend_ms", "decode_ms"})
+"""Metrics that the probe measures; all others come from the client."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch with all that was measured in it."""
+
+    id: str
+    side: r.Side
+    position: int
+    samples: tuple[r.Sample, ...]
+    phases: tuple[r.Phases, ...]
+    end: r.LaunchEnd | None
+
+    @property
+    def valid(self) -> bool:
+        return self.end is not None and self.end.valid and bool(self.samples)
+
+    def values(self, metric: str, concurrency: int) -> tuple[float, ...]:
+        """The value of each sample, in order; samples without it are left out."""
+        facts: Iterable[r.Sample | r.Phases] = self.phases if metric in FROM_PROBE else self.samples
+        values = (getattr(fact, metric) for fact in facts if fact.concurrency == concurrency)
+        return tuple(value for value in values if value is not None and math.isfinite(value) and value > 0)
+
+    def value(self, metric: str, concurrency: int) -> float | None:
+        values = self.values(metric, concurrency)
+        return statistics.median(values) if values else None
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """The facts of one run, put in order. Only pairs of two valid launches count."""
+
+    plan: r.Plan
+    builds: Mapping[r.Side, r.Build]
+    launches: Mapping[str, Launch]
+    pairs: tuple[r.Pair, ...]
+    faults: tuple[r.Fault, ...]
+    facts: tuple[r.Fact, ...]
+
+    @classmethod
+    def of(cls, facts: Sequence[r.Fact]) -> RunFacts | None:
+        """None where there is no plan: nothing was ever begun."""
+        plans = [fact for fact in facts if isinstance(fact, r.Plan)]
+        if not plans:
+            return None
+        launches = _launches(facts)
+        pairs = {
+            (pair.recipe, pair.pair): pair
+            for pair in facts
+            if isinstance(pair, r.Pair) and all(_valid(launches, name) for name in (pair.base, pair.head))
+        }
+        return cls(
+            plan=plans[-1],
+            builds={build.side: build for build in facts if isinstance(build, r.Build)},
+            launches=launches,
+            pairs=tuple(pairs.values()),
+            faults=tuple(fact for fact in facts[facts.index(plans[-1]) :] if isinstance(fact, r.Fault)),
+            facts=tuple(facts),
+        )
+
+    def pairs_of(self, recipe: str) -> tuple[r.Pair, ...]:
+        return tuple(pair for pair in self.pairs if pair.recipe == recipe)
+
+    def recipe(self, name: str) -> r.RecipePlan:
+        return next(recipe for recipe in self.plan.recipes if recipe.name == name)
+
+    def sides_of(self, pair: r.Pair) -> tuple[Launch, Launch]:
+        """Base and head."""
+        return self.launches[pair.base], self.launches[pair.head]
+
+
+def _valid(launches: Mapping[str, Launch], name: str) -> bool:
+    launch = launches.get(name)
+    return launch is not None and launch.valid
+
+
+def _launches(facts: Sequence[r.Fact]) -> dict[str, Launch]:
+    begun = {fact.id: fact for fact in facts if isinstance(fact, r.LaunchBegin)}
+    ended = {fact.id: fact for fact in facts if isinstance(fact, r.LaunchEnd)}
+    samples: dict[str, list[r.Sample]] = {name: [] for name in begun}
+    phases: dict[str, list[r.Phases]] = {name: [] for name in begun}
+    for fact in facts:
+        if isinstance(fact, r.Sample):
+            samples.setdefault(launch_id(fact), []).append(fact)
+        elif isinstance(fact, r.Phases):
+            phases.setdefault(launch_id(fact), []).append(fact)
+    return {
+        name: Launch(
+            id=name,
+            side=begin.side,
+            position=begin.position,
+            samples=tuple(samples[name]),
+            phases=tuple(phases[name]),
+            end=ended.get(name),
+        )
+        for name, begin in begun.items()
+    }
+
+
+def launch_id(fact: r.LaunchFact) -> str:
+    """The launch a fact belongs to, e.g. "eagle3/p03/head/a1"."""
+    return f"{fact.recipe}/p{fact.pair:02d}/{fact.side.value}/a{fact.attempt}"
+
+
+@dataclass(frozen=True)
+class JudgedMetric:
+    """A metric, its pairs and what they say. `decision` None: absent."""
+
+    plan: r.MetricPlan
+    pairs: tuple[JudgedPair, ...]
+    decision: Decision | None
+    missing_in: tuple[str, ...] = ()  # launches without it, where others had it
+
+
+def judge_metrics(run: RunFacts, earlier: Sequence[RunFacts] = ()) -> tuple[JudgedMetric, ...]:
+    """Every planned metric on all pairs of its recipe. Where a gated one is absent its fallback is gated instead."""
+    judged = [_judge_metric(run, plan, earlier) for plan in run.plan.metrics]
+    for absent in [one for one in judged if one.plan.gated and one.decision is None and one.plan.fallback]:
+        _gate_the_fallback(judged, absent, run, earlier)
+    return tuple(judged)
+
+
+def _gate_the_fallback(
+    judged: list[JudgedMetric], absent: JudgedMetric, run: RunFacts, earlier: Sequence[RunFacts]
+) -> None:
+    if not run.pairs_of(absent.plan.recipe):
+        return  # nothing measured yet, so nothing is absent either
+    assert absent.plan.fallback is not None
+    fallback = dataclasses.replace(absent.plan, metric=absent.plan.fallback, fallback=None)
+    judged[judged.index(absent)] = dataclasses.replace(absent, plan=dataclasses.replace(absent.plan, gated=False))
+    same = [
+        i
+        for i, one in enumerate(judged)
+        if (one.plan.recipe, one.plan.metric, one.plan.concurrency)
+        == (fallback.recipe, fallback.metric, fallback.concurrency)
+    ]
+    in_its_place = _judge_metric(run, fallback, earlier)
+    if same:
+        judged[same[0]] = in_its_place
+    else:
+        judged.append(in_its_place)
+
+
+def _judge_metric(run: RunFacts, plan: r.MetricPlan, earlier: Sequence[RunFacts]) -> JudgedMetric:
+    pairs: list[JudgedPair] = []
+    missing: list[str] = []
+    for one in (*earlier, run):
+        for pair in one.pairs_of(plan.recipe):
+            base, head = one.sides_of(pair)
+            values = base.values(plan.metric, plan.concurrency), head.values(plan.metric, plan.concurrency)
+            missing += [launch.id for launch, found in zip((base, head), values, strict=True) if not found]
+            if all(values):
+                pairs.append(JudgedPair.of(*values, first=pair.first.value))
+    if missing or not pairs:  # absent on one side is absent on both, for all pairs: half a metric compares nothing
+        return JudgedMetric(plan, (), None, tuple(missing) if pairs else ())
+    prior = Prior(plan.prior_sd, plan.prior_df) if plan.prior_sd and plan.prior_df else None
+    better: Better = "higher" if r.METRICS[plan.metric].better is r.Better.HIGHER else "lower"
+    return JudgedMetric(plan, tuple(pairs), replay(_policy(run.plan, plan, earlier), prior, pairs, better))
+
+
+def _policy(plan: r.Plan, metric: r.MetricPlan, earlier: Sequence[RunFacts]) -> Policy:
+    on_file = sum(len(one.pairs_of(metric.recipe)) for one in earlier)
+    return Policy(
+        budget=metric.budget,
+        alpha=metric.alpha,
+        beta=plan.limits.beta,
+        max_pairs=on_file + plan.limits.max_pairs,
+        min_pairs_to_fail=plan.limits.min_pairs_to_fail,
+    )

@@ -1,0 +1,213 @@
+"""The result of a run, from its facts and what the box says of them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from perfgate import records as r
+from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics
+from perfgate.judge.tellings import notices_of
+from perfgate.judge.verdict import Disturbance, Failure, Faults, Gated, GateVerdict, combine
+
+INTERVAL_LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the box says of a run: how the two sides differed, and whether it moved."""
+
+    environment: r.Environment = field(default_factory=r.Environment)
+    disturbances: tuple[Disturbance, ...] = ()
+    canary: tuple[r.CanaryResult, ...] = ()
+    notices: tuple[r.Notice, ...] = ()
+
+
+def judge_run(
+    run: RunFacts, conditions: Conditions | None = None, earlier: Sequence[RunFacts] = (), skipped: str | None = None
+) -> r.Result:
+    """The whole result. `earlier` are the runs whose evidence this one continues, in time order."""
+    conditions = conditions or Conditions()
+    judged = judge_metrics(run, earlier)
+    verdict = combine(gated_of(judged), faults_of(run, conditions.disturbances, skipped))
+    plan = run.plan
+    differ = outputs_differ((*earlier, run))
+    return r.Result(
+        run_id=plan.run_id,
+        box=plan.box,
+        started=plan.t,
+        finished=run.facts[-1].t,
+        verdict=verdict.verdict,
+        reason=verdict.reason,
+        exit_code=int(verdict.exit_code),
+        failed_side=verdict.failed_side,
+        base=_side(run, r.Side.BASE, plan.base),
+        head=_side(run, r.Side.HEAD, plan.head),
+        limits=plan.limits,
+        cost=cost_of(run),
+        metrics=tuple(_metric(one, (*earlier, run)) for one in judged),
+        launches=_launch_results(run),
+        environment=conditions.environment,
+        canary=conditions.canary,
+        warnings=(*conditions.notices, *_tolerated(verdict), *notices_of(run, judged, differ)),
+        outputs_differ=None if differ is None else bool(differ),
+        pr=plan.pr,
+        continues=plan.continues,
+        profile=plan.profile,
+        perfgate=plan.perfgate,
+    )
+
+
+def gated_of(judged: Iterable[JudgedMetric]) -> tuple[Gated, ...]:
+    return tuple(
+        Gated(
+            recipe=one.plan.recipe,
+            metric=one.plan.metric,
+            decision=one.decision,
+            budget=one.plan.budget,
+            better="higher" if r.METRICS[one.plan.metric].better is r.Better.HIGHER else "lower",
+            concurrency=one.plan.concurrency,
+        )
+        for one in judged
+        if one.plan.gated
+    )
+
+
+def faults_of(run: RunFacts, disturbances: Sequence[Disturbance] = (), skipped: str | None = None) -> Faults:
+    """Faults as the verdict counts them. A launch that failed once and then served left no fault behind."""
+    builds = [build for build in run.builds.values() if not build.ok]
+    return Faults(
+        skipped=skipped,
+        build=tuple(Failure(build.reason, build.side if build.blame is r.Blame.SIDE else None) for build in builds),
+        environment=(*(Disturbance(f.text) for f in run.faults if f.code == r.DOCTOR_FAULT), *disturbances),
+        bench=tuple(
+            Failure(f.text, f.side if f.blame is r.Blame.SIDE else None)
+            for f in run.faults
+            if f.code not in (r.DOCTOR_FAULT, r.STOPPED_FAULT)
+        ),
+        stopped=next((f.text for f in run.faults if f.code == r.STOPPED_FAULT), None),
+    )
+
+
+def _tolerated(verdict: GateVerdict) -> tuple[r.Notice, ...]:
+    return tuple(
+        r.Notice(
+            code="box_moved_little",
+            text=f"{one.text.rstrip('.')}: too little to excuse the loss that was measured.",
+            data={"shift": one.shift},
+        )
+        for one in verdict.tolerated
+    )
+
+
+def _side(run: RunFacts, side: r.Side, commit: r.Commit) -> r.SideResult:
+    build = run.builds.get(side)
+    return r.SideResult(sha=commit.sha, tree=commit.tree, build=build.key if build else None, title=commit.title)
+
+
+def _metric(one: JudgedMetric, runs: Sequence[RunFacts]) -> r.Metric:
+    plan, decision, kind = one.plan, one.decision, r.METRICS[one.plan.metric]
+    base = _base_value(one) if decision else None
+    turned = decision.slowdown * (-1 if kind.better is r.Better.HIGHER else 1) if decision else None
+    return r.Metric(
+        recipe=plan.recipe,
+        metric=plan.metric,
+        concurrency=plan.concurrency,
+        unit=kind.unit,
+        better=kind.better,
+        base=base,
+        head=base * math.exp(turned) if base is not None and turned is not None else None,
+        change=math.expm1(turned) if turned is not None else None,
+        slowdown=decision.slowdown if decision else None,
+        low=_finite(decision.low) if decision else None,
+        high=_finite(decision.high) if decision else None,
+        interval_level=INTERVAL_LEVEL,
+        detectable=_finite(decision.detectable) if decision else None,
+        budget=plan.budget,
+        alpha=plan.alpha,
+        gated=plan.gated,
+        verdict=_verdict_of(one, runs),
+        effect=r.Effect(decision.effect.value) if decision else r.Effect.UNKNOWN,
+        pairs=decision.pairs if decision else 0,
+    )
+
+
+def _verdict_of(one: JudgedMetric, runs: Sequence[RunFacts]) -> r.MetricVerdict:
+    if one.decision:
+        return r.MetricVerdict(one.decision.state.value)
+    measured = any(run.pairs_of(one.plan.recipe) for run in runs)
+    return r.MetricVerdict.ABSENT if measured else r.MetricVerdict.CONTINUE
+
+
+def _base_value(one: JudgedMetric) -> float:
+    """Geometric mean of base's launch values."""
+    return math.exp(statistics.fmean(math.log(statistics.median(pair.base)) for pair in one.pairs))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _launch_results(run: RunFacts) -> tuple[r.LaunchResult, ...]:
+    paired = {name for pair in run.pairs for name in (pair.base, pair.head)}
+    wanted = [(plan.recipe, plan.metric, plan.concurrency) for plan in run.plan.metrics]
+    return tuple(
+        r.LaunchResult(
+            id=launch.id,
+            position=launch.position,
+            valid=launch.valid,
+            values={
+                f"{metric}@{concurrency}": launch.value(metric, concurrency)
+                for recipe, metric, concurrency in wanted
+                if launch.id.startswith(f"{recipe}/")
+            },
+            paired=launch.id in paired,
+        )
+        for launch in run.launches.values()
+        if launch.end is not None
+    )
+
+
+def cost_of(run: RunFacts) -> r.Cost:
+    ends = [launch.end for launch in run.launches.values() if launch.end]
+    gpus = max((len(fact.gpus) for fact in run.facts if isinstance(fact, r.Telemetry)), default=0)
+    minutes = math.fsum(end.wall_s for end in ends) / 60
+    return r.Cost(
+        launches=len(run.launches), gpu_minutes=minutes * gpus if gpus else None, wall_s=_wall_seconds(run.facts)
+    )
+
+
+def _wall_seconds(facts: Sequence[r.Fact]) -> float:
+    first, last = (datetime.fromisoformat(facts[i].t) for i in (0, -1))
+    return (last - first).total_seconds()
+
+
+def outputs_differ(runs: Sequence[RunFacts]) -> dict[str, int] | None:
+    """Prompts whose answers differ between the sides, per recipe; only those count that each side answers always alike.
+
+    None where no prompt can be compared.
+    """
+    answers: dict[tuple[str, str, r.Side], set[str]] = {}
+    for run in runs:
+        for pair in run.pairs:
+            for launch in run.sides_of(pair):
+                for sample in launch.samples:
+                    for request in sample.requests:
+                        answers.setdefault((pair.recipe, request.prompt, launch.side), set()).add(request.output)
+    stable = {key: next(iter(outputs)) for key, outputs in answers.items() if len(outputs) == 1}
+    both = {(recipe, prompt) for recipe, prompt, _ in stable}
+    comparable = [
+        (recipe, stable[recipe, prompt, r.Side.BASE] != stable[recipe, prompt, r.Side.HEAD])
+        for recipe, prompt in both
+        if all((recipe, prompt, side) in stable for side in r.Side)
+    ]
+    if not comparable:
+        return None
+    counts: dict[str, int] = {}
+    for recipe, differs in comparable:
+        if differs:
+            counts[recipe] = counts.get(recipe, 0) + 1
+    return counts

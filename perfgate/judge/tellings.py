@@ -1,0 +1,112 @@
+"""What a reader should be told besides the verdict: other outputs, a loss in one kind of prompt, absent metrics."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from perfgate import records as r
+from perfgate.judge.evidence import JudgedMetric, Launch, RunFacts
+
+CONFINED_SHARE = 0.5  # a kind counts as hit alone when the others lost less than this share of its loss
+
+
+def notices_of(run: RunFacts, judged: Sequence[JudgedMetric], differ: Mapping[str, int] | None) -> tuple[r.Notice, ...]:
+    return (
+        *_plan_notes(run.plan),
+        *_differing_outputs(differ),
+        *(notice for recipe in run.plan.recipes for notice in confined_losses(run, recipe)),
+        *_absent_metrics(run, judged),
+        *_judges_warnings(judged),
+    )
+
+
+def _plan_notes(plan: r.Plan) -> tuple[r.Notice, ...]:
+    return tuple(r.Notice(code="condition", text=note) for note in plan.notes)
+
+
+def _differing_outputs(differ: Mapping[str, int] | None) -> tuple[r.Notice, ...]:
+    return tuple(
+        r.Notice(
+            code="outputs_differ",
+            text=f"{recipe}: head answers {count} prompt{'' if count == 1 else 's'} with other tokens than base,"
+            " at temperature 0.",
+            data={"recipe": recipe, "prompts": count},
+        )
+        for recipe, count in (differ or {}).items()
+    )
+
+
+def confined_losses(run: RunFacts, recipe: r.RecipePlan) -> tuple[r.Notice, ...]:
+    """A kind of prompt that lost at least the budget while the others lost far less, in every pair."""
+    losses = kind_losses(run, recipe.name)
+    if len(losses) < 2:
+        return ()
+    budget = min(
+        (plan.budget for plan in run.plan.metrics if (plan.recipe, plan.metric) == (recipe.name, "tok_s")), default=0.03
+    )
+    notices = []
+    for kind, by_pair in losses.items():
+        rest = statistics.median(statistics.fmean(values) for name, values in losses.items() if name != kind)
+        alone = all(loss >= budget and rest < CONFINED_SHARE * loss for loss in by_pair)
+        if alone and len(by_pair) >= run.plan.limits.min_pairs_to_fail:
+            loss = -math.expm1(-statistics.fmean(by_pair))
+            notices.append(
+                r.Notice(
+                    code="loss_confined_to_kind",
+                    text=f"{recipe.name}: the loss is in the {kind} prompts: −{loss:.0%} tok/s there,"
+                    f" {math.expm1(-rest):+.0%} elsewhere.".replace("-", "−").replace("%", " %"),
+                    data={"recipe": recipe.name, "kind": kind, "slowdown": statistics.fmean(by_pair), "rest": rest},
+                )
+            )
+    return tuple(notices)
+
+
+def kind_losses(run: RunFacts, recipe: str) -> dict[str, list[float]]:
+    """Slowdown of tok_s (log, + = slower) of each kind of prompt, pair by pair, at the first concurrency."""
+    concurrency = run.recipe(recipe).concurrencies[0]
+    losses: dict[str, list[float]] = {}
+    for pair in run.pairs_of(recipe):
+        base, head = (_speeds_by_kind(launch, concurrency) for launch in run.sides_of(pair))
+        for kind in base.keys() & head.keys():
+            losses.setdefault(kind, []).append(math.log(base[kind] / head[kind]))
+    return dict(sorted(losses.items()))
+
+
+def _speeds_by_kind(launch: Launch, concurrency: int) -> dict[str, float]:
+    speeds: dict[str, list[float]] = {}
+    for sample in launch.samples:
+        if sample.concurrency == concurrency:
+            for kind, speed in sample.tok_s_by_kind.items():
+                speeds.setdefault(kind, []).append(speed)
+    return {kind: statistics.median(values) for kind, values in speeds.items() if min(values) > 0}
+
+
+def _absent_metrics(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
+    notices = []
+    for one in judged:
+        if one.plan.fallback and one.decision is None and run.pairs_of(one.plan.recipe):
+            why = f"it is missing in {', '.join(one.missing_in[:3])}" if one.missing_in else "the probe found nothing"
+            notices.append(
+                r.Notice(
+                    code="metric_absent",
+                    text=f"{one.plan.recipe}: {one.plan.metric} is absent ({why}), so {one.plan.fallback} is judged"
+                    " in its place.",
+                    data={"recipe": one.plan.recipe, "metric": one.plan.metric, "instead": one.plan.fallback},
+                )
+            )
+    return tuple(notices)
+
+
+def _judges_warnings(judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
+    return tuple(
+        r.Notice(
+            code=warning.code,
+            text=f"{one.plan.recipe} {one.plan.metric}: {warning.text}",
+            data={**warning.data, "recipe": one.plan.recipe, "metric": one.plan.metric},
+        )
+        for one in judged
+        if one.decision and one.plan.gated
+        for warning in one.decision.warnings
+    )
