@@ -109,32 +109,31 @@ class FactsWriter:
         except OSError as error:
             os.close(self._file)
             raise PerfgateError("another perfgate is writing this run", where=str(self.path)) from error
-        self._size = self._cut_torn_tail()
+        self._cut_torn_tail()
 
-    def _cut_torn_tail(self) -> int:
+    def _cut_torn_tail(self) -> None:
         data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole != len(data):
             os.ftruncate(self._file, whole)
-        return whole
 
     def append(self, fact: F) -> F:
         """Stamps and writes one fact; returns it as written."""
         stamped = dataclasses.replace(fact, t=utc_now(), mono=time.monotonic(), boot=boot_id())
         line = fact_to_line(stamped).encode()
+        size = os.fstat(self._file).st_size
         try:
             view = memoryview(line)
             while view:
                 view = view[os.write(self._file, view) :]
             os.fsync(self._file)
         except OSError as error:
-            os.ftruncate(self._file, self._size)  # no half-written line stays
+            os.ftruncate(self._file, size)  # no half-written line stays
             raise PerfgateError(
                 f"facts cannot be written: {error.strerror}",
                 where=str(self.path),
                 remedy="free some space, then --resume",
             ) from error
-        self._size += len(line)
         return stamped
 
     def close(self) -> None:

@@ -1,0 +1,218 @@
+"""Pairs, one after the other, until the judge has heard enough.
+
+Knows nothing of servers: a `Bench` makes one launch and writes its facts. What is here is the order of launches, the
+repeat of a failed one, whose fault a failure is, and what an interrupted run left to go on with.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from perfgate import records as r
+from perfgate.facts import boot_id
+from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics, launch_id
+from perfgate.judge.result import gated_of
+from perfgate.judge.verdict import Progress as RecipeProgress
+from perfgate.judge.verdict import Step, next_step
+from perfgate.notebook import Notebook
+
+HALF_PAIR_SECONDS = 15 * 60  # a base launch and a head launch further apart than this are no neighbours
+ATTEMPTS = 2  # an invalid launch is repeated once
+
+
+@dataclass(frozen=True)
+class LaunchOrder:
+    """What the bench is asked to launch."""
+
+    recipe: str
+    pair: int
+    side: r.Side
+    position: int
+    attempt: int
+
+    @property
+    def id(self) -> str:
+        return f"{self.recipe}/p{self.pair:02d}/{self.side.value}/a{self.attempt}"
+
+
+class Bench(Protocol):
+    def launch(self, order: LaunchOrder) -> r.LaunchEnd:
+        """One whole launch; its facts, from launch_begin to launch_end, are in the notebook when this returns."""
+
+
+def orders(seed: int, recipe: str, pairs: int) -> tuple[r.Side, ...]:
+    """Which side goes first in each pair: alternating (ABBA), the first drawn from the seed."""
+    first = random.Random(f"{seed}/{recipe}").choice(tuple(r.Side))
+    return tuple(first if number % 2 == 0 else first.other for number in range(pairs))
+
+
+class Measuring:
+    """The loop of pairs of one run."""
+
+    def __init__(self, notebook: Notebook, bench: Bench, earlier: Sequence[RunFacts] = ()) -> None:
+        self._notebook = notebook
+        self._bench = bench
+        self._earlier = tuple(earlier)
+
+    def until_decided(self) -> Step:
+        """Measures pair after pair; returns why it stopped. A failing side is written down as a fault."""
+        while True:
+            step = self.next()
+            if step.recipe is None:
+                if step.out_of_time:
+                    self._fault(
+                        r.STOPPED_FAULT, f"the limit of {self._run.plan.limits.minutes:g} minutes", r.Blame.USER
+                    )
+                return step
+            number = len(self._run.pairs_of(step.recipe)) + 1
+            if not self._measure_pair(step.recipe, number):
+                return Step(None, "a launch failed twice")
+
+    def next(self) -> Step:
+        """Which recipe gets the next pair, judged on everything so far. Earlier runs' pairs do not use up the limit."""
+        run = self._run
+        progress = [
+            RecipeProgress(
+                recipe=plan.name,
+                pairs=len(run.pairs_of(plan.name)),
+                minutes_per_pair=expected_pair_minutes(run, plan),
+            )
+            for plan in run.plan.recipes
+        ]
+        return next_step(
+            gated_of(self.judged()), progress, run.plan.limits.max_pairs, run.plan.limits.minutes - minutes_spent(run)
+        )
+
+    def judged(self) -> tuple[JudgedMetric, ...]:
+        return judge_metrics(self._run, self._earlier)
+
+    @property
+    def _run(self) -> RunFacts:
+        run = self._notebook.run()
+        assert run is not None, "the plan is written before anything is measured"
+        return run
+
+    def _measure_pair(self, recipe: str, number: int) -> bool:
+        first = self._run.recipe(recipe).first_orders[number - 1]
+        half = half_pair(self._run, recipe, number, first)
+        names: dict[r.Side, str] = {first: half} if half else {}
+        for position, side in enumerate((first, first.other), 1):
+            if side not in names:
+                end = self._launch(recipe, number, side, position)
+                if not end.valid:
+                    self._blame(end, served=bool(names))
+                    return False
+                names[side] = end.id
+        self._notebook.append(
+            r.Pair(
+                id=f"{recipe}/p{number:02d}",
+                recipe=recipe,
+                pair=number,
+                base=names[r.Side.BASE],
+                head=names[r.Side.HEAD],
+                first=first,
+            )
+        )
+        self._write_decisions(recipe)
+        return True
+
+    def _launch(self, recipe: str, number: int, side: r.Side, position: int) -> r.LaunchEnd:
+        """Launches, once more where the first try is not valid."""
+        for _ in range(ATTEMPTS):
+            attempt = next_attempt(self._run, recipe, number, side)
+            end = self._bench.launch(LaunchOrder(recipe, number, side, position, attempt))
+            if end.valid:
+                break
+        return end
+
+    def _blame(self, end: r.LaunchEnd, *, served: bool) -> None:
+        """A side that fails twice is to blame only where the other side serves on the same box."""
+        reason = end.reasons[0] if end.reasons else "the launch was not valid"
+        if not served and not self._ever_served(end.side.other, end.recipe):
+            attempt = next_attempt(self._run, end.recipe, end.pair, end.side.other)
+            other = self._bench.launch(LaunchOrder(end.recipe, end.pair, end.side.other, 2, attempt))
+            if not other.valid:
+                text = f"neither side serves {end.recipe}: {reason}"
+                self._fault("neither_side_serves", text, r.Blame.BOX, launch=end.id)
+                return
+        text = f"{end.side.value} failed {ATTEMPTS} times in {end.recipe} where {end.side.other.value} served: {reason}"
+        self._fault("side_fails", text, r.Blame.SIDE, side=end.side, launch=end.id)
+
+    def _ever_served(self, side: r.Side, recipe: str) -> bool:
+        launches = self._run.launches.values()
+        return any(one.valid and one.side is side and one.id.startswith(f"{recipe}/") for one in launches)
+
+    def _fault(
+        self, code: str, text: str, blame: r.Blame, *, side: r.Side | None = None, launch: str | None = None
+    ) -> None:
+        self._notebook.append(r.Fault(id=f"fault/{code}", code=code, text=text, blame=blame, side=side, launch=launch))
+
+    def _write_decisions(self, recipe: str) -> None:
+        for one in self.judged():
+            if one.plan.recipe == recipe and one.decision:
+                self._notebook.append(decision_fact(one))
+
+
+def decision_fact(one: JudgedMetric) -> r.DecisionFact:
+    decision, plan = one.decision, one.plan
+    assert decision is not None
+    return r.DecisionFact(
+        id=f"{plan.recipe}/{plan.metric}@{plan.concurrency}/{decision.pairs}",
+        recipe=plan.recipe,
+        metric=plan.metric,
+        concurrency=plan.concurrency,
+        pairs=decision.pairs,
+        state=decision.state.value,
+        slowdown=decision.slowdown,
+        low=decision.low,
+        high=decision.high,
+        detectable=decision.detectable,
+    )
+
+
+def next_attempt(run: RunFacts, recipe: str, pair: int, side: r.Side) -> int:
+    begun = [
+        fact.attempt
+        for fact in run.facts
+        if isinstance(fact, r.LaunchBegin) and (fact.recipe, fact.pair, fact.side) == (recipe, pair, side)
+    ]
+    return max(begun, default=0) + 1
+
+
+def half_pair(run: RunFacts, recipe: str, pair: int, first: r.Side) -> str | None:
+    """The launch of `first` that an interrupted run left without its partner, if it can still be paired.
+
+    Only in the same boot and within 15 minutes: else the box may have moved in between.
+    """
+    ends = [
+        fact
+        for fact in run.facts
+        if isinstance(fact, r.LaunchEnd)
+        and (fact.recipe, fact.pair, fact.side, fact.position) == (recipe, pair, first, 1)
+        and fact.valid
+    ]
+    if not ends:
+        return None
+    last = ends[-1]
+    fresh = last.boot == boot_id() and 0 <= time.monotonic() - last.mono <= HALF_PAIR_SECONDS
+    return launch_id(last) if fresh else None
+
+
+def minutes_spent(run: RunFacts) -> float:
+    """Minutes of launches of this run, valid or not."""
+    return sum(launch.end.wall_s for launch in run.launches.values() if launch.end) / 60
+
+
+def expected_pair_minutes(run: RunFacts, plan: r.RecipePlan) -> float | None:
+    """From this run's own launches of the recipe, else from the plan."""
+    walls = [
+        launch.end.wall_s
+        for launch in run.launches.values()
+        if launch.end and launch.valid and launch.id.startswith(f"{plan.name}/")
+    ]
+    seconds = sum(walls) / len(walls) if walls else plan.expected_launch_s
+    return seconds * 2 / 60 if seconds is not None else None

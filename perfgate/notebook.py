@@ -1,0 +1,37 @@
+"""The facts of the run in progress: on disk before anything else happens, and at hand in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self, TypeVar
+
+from perfgate.facts import FactsWriter, read_facts
+from perfgate.judge.evidence import RunFacts
+from perfgate.records import Fact
+
+F = TypeVar("F", bound=Fact)
+
+
+class Notebook:
+    """Appends facts to the run's file and remembers them. Opening one that exists goes on where it ended."""
+
+    def __init__(self, run: Path) -> None:
+        self._writer = FactsWriter(run)
+        self.facts: list[Fact] = read_facts(run)
+
+    def append(self, fact: F) -> F:
+        written = self._writer.append(fact)
+        self.facts.append(written)
+        return written
+
+    def run(self) -> RunFacts | None:
+        return RunFacts.of(self.facts)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
