@@ -1,0 +1,158 @@
+"""A bench that needs no server: it writes the facts a launch would have left, with speeds from a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from perfgate import records as r
+from perfgate.measure import LaunchOrder, orders
+from perfgate.notebook import Notebook
+
+KINDS = ("code", "chat")
+
+
+def a_plan(**changes: object) -> r.Plan:
+    recipes = tuple(
+        r.RecipePlan(
+            name=name,
+            flags={},
+            environment={},
+            workload="w",
+            concurrencies=(1,),
+            samples=2,
+            speculative=name == "eagle3",
+            first_orders=orders(7, name, 6),
+        )
+        for name in ("baseline", "eagle3")
+    )
+    metrics = tuple(
+        r.MetricPlan(
+            recipe=recipe,
+            metric=metric,
+            concurrency=1,
+            gated=True,
+            budget=budget,
+            alpha=0.0025,
+            prior_sd=0.01,
+            prior_df=10,
+            fallback=fallback,
+        )
+        for recipe, phase in (("baseline", "decode_ms"), ("eagle3", "verify_ms"))
+        for metric, budget, fallback in (("tok_s", 0.03, None), (phase, 0.05, "cycle_ms"))
+    )
+    plan = r.Plan(
+        id="plan",
+        run_id="run",
+        perfgate="test",
+        box="box",
+        profile="gpu",
+        base=r.Commit(sha="b" * 40, tree="1" * 40),
+        head=r.Commit(sha="a" * 40, tree="2" * 40),
+        diff_class="python",
+        seed=7,
+        recipes=recipes,
+        metrics=metrics,
+        limits=r.Limits(max_pairs=6, min_pairs_to_fail=2, minutes=90, alpha=0.01, beta=0.05),
+        config="test",
+        config_hash="test",
+    )
+    return dataclasses.replace(plan, **changes)  # type: ignore[arg-type]
+
+
+class TableBench:
+    """speed(order) → tok/s of that launch; failures: launch ids that are not valid."""
+
+    def __init__(
+        self,
+        notebook: Notebook,
+        speed: Callable[[LaunchOrder], float],
+        *,
+        fails: Callable[[LaunchOrder], bool] = lambda order: False,
+        verify: bool = True,
+        kinds: Mapping[str, float] | None = None,
+        wall_s: float = 60.0,
+    ) -> None:
+        self.notebook = notebook
+        self.speed = speed
+        self.fails = fails
+        self.verify = verify
+        self.kinds = kinds or {}
+        self.wall_s = wall_s
+        self.launched: list[str] = []
+
+    def launch(self, order: LaunchOrder) -> r.LaunchEnd:
+        self.launched.append(order.id)
+        head = {**dataclasses.asdict(order), "id": order.id}
+        self.notebook.append(
+            r.LaunchBegin(**head, sha="a" * 40, build="k", argv=(), given={}, port=1, log="log")  # type: ignore[arg-type]
+        )
+        fails = self.fails(order)
+        if not fails:
+            self._samples(order, head)
+        end = r.LaunchEnd(
+            **head,  # type: ignore[arg-type]
+            valid=not fails,
+            reasons=("the server died",) if fails else (),
+            log="log",
+            ready_s=None if fails else 1.0,
+            wall_s=self.wall_s,
+        )
+        return self.notebook.append(end)
+
+    def _samples(self, order: LaunchOrder, head: Mapping[str, object]) -> None:
+        draw = random.Random(order.id)
+        for index in range(2):
+            speed = self.speed(order) * math.exp(draw.gauss(0, 0.001))
+            slow = self.kinds if order.side is r.Side.HEAD else {}
+            by_kind = {kind: speed * slow.get(kind, 1.0) for kind in KINDS}
+            requests = tuple(
+                r.Request(
+                    prompt=kind,
+                    prompt_kind=kind,
+                    tokens=11,
+                    ttft_s=0.1,
+                    decode_s=10 / by_kind[kind],
+                    output="same",
+                    cycle_ms=1000 / by_kind[kind],
+                )
+                for kind in KINDS
+            )
+            whole = len(KINDS) / sum(1 / one for one in by_kind.values())
+            common = {**head, "sample": index, "concurrency": 1}
+            self.notebook.append(
+                r.Sample(
+                    **common | {"id": f"{order.id}/s{index}"},  # type: ignore[arg-type]
+                    begin=0,
+                    end=1,
+                    requests=requests,
+                    tok_s=whole,
+                    ttft_ms=100.0,
+                    cycle_ms=1000 / whole,
+                    accept_length=None,
+                    tok_s_by_kind=by_kind,
+                )
+            )
+            if self.verify:
+                self.notebook.append(
+                    r.Phases(
+                        **common | {"id": f"{order.id}/s{index}/phases"},  # type: ignore[arg-type]
+                        clock="perf_counter",
+                        cycles=10,
+                        verify_ms=900 / whole if order.recipe == "eagle3" else None,
+                        decode_ms=900 / whole if order.recipe == "baseline" else None,
+                    )
+                )
+
+
+def a_notebook(where: Path, plan: r.Plan | None = None) -> Notebook:
+    notebook = Notebook(where)
+    notebook.append(plan or a_plan())
+    return notebook
+
+
+def numbers_of(launched: Sequence[str]) -> list[str]:
+    return [name.rsplit("/", 1)[0] for name in launched]

@@ -1,0 +1,181 @@
+"""The loop of pairs: order of launches, repeats, blame, limits, and what an interrupted run goes on with."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from perfgate import measure
+from perfgate import records as r
+from perfgate.judge.result import judge_run
+from perfgate.measure import LaunchOrder, Measuring, orders
+
+from .builders import TableBench, a_notebook, a_plan
+
+
+def steady(order: LaunchOrder) -> float:
+    return 90.0
+
+
+def slower_by(loss: float, recipe: str = "eagle3"):
+    return lambda order: 90.0 * (1 - loss if (order.side, order.recipe) == (r.Side.HEAD, recipe) else 1)
+
+
+def measured(where: Path, bench_of, plan: r.Plan | None = None) -> tuple[r.Result, TableBench]:
+    with a_notebook(where, plan) as notebook:
+        bench = bench_of(notebook)
+        Measuring(notebook, bench).until_decided()
+        return judge_run(notebook.run()), bench
+
+
+def test_pairs_alternate_which_side_goes_first_and_recipes_are_interleaved(tmp_path: Path) -> None:
+    result, bench = measured(tmp_path, lambda notebook: TableBench(notebook, slower_by(0.04)))
+    first = {name: bench.launched.index(name) for name in bench.launched}
+    ahead = [first[f"eagle3/p{n:02d}/base/a1"] < first[f"eagle3/p{n:02d}/head/a1"] for n in (1, 2)]
+    assert ahead[0] != ahead[1]
+    assert [name.split("/")[0] for name in bench.launched[:4]] == ["baseline", "baseline", "eagle3", "eagle3"]
+    assert result.verdict is r.Verdict.REGRESSION
+
+
+def test_first_order_is_drawn_from_the_seed() -> None:
+    drawn = {orders(seed, "eagle3", 2)[0] for seed in range(20)}
+    assert drawn == set(r.Side)
+    assert orders(3, "eagle3", 4) == orders(3, "eagle3", 4)
+
+
+def test_no_change_passes_and_stops_early(tmp_path: Path) -> None:
+    result, bench = measured(tmp_path, lambda notebook: TableBench(notebook, steady))
+    assert result.verdict is r.Verdict.PASS
+    assert len(bench.launched) <= 8
+    assert result.exit_code == 0
+
+
+def test_a_launch_that_fails_once_is_repeated_and_leaves_no_fault(tmp_path: Path) -> None:
+    result, bench = measured(
+        tmp_path,
+        lambda notebook: TableBench(notebook, steady, fails=lambda o: o.attempt == 1 and o.pair == 1),
+    )
+    assert result.verdict is r.Verdict.PASS
+    assert "baseline/p01/head/a2" in bench.launched
+
+
+@pytest.mark.parametrize("side", list(r.Side))
+def test_a_side_that_fails_twice_is_named(tmp_path: Path, side: r.Side) -> None:
+    result, bench = measured(tmp_path, lambda notebook: TableBench(notebook, steady, fails=lambda o: o.side is side))
+    assert result.verdict is r.Verdict.BENCH_FAILED
+    assert result.failed_side is side
+    assert sum(f"/{side.value}/" in name for name in bench.launched) == 2
+
+
+def test_when_neither_side_serves_nobody_is_blamed(tmp_path: Path) -> None:
+    result, _ = measured(tmp_path, lambda notebook: TableBench(notebook, steady, fails=lambda o: True))
+    assert result.verdict is r.Verdict.BENCH_FAILED
+    assert result.failed_side is None
+    assert "neither side" in result.reason
+
+
+def test_a_proven_regression_outlives_a_server_that_dies_later(tmp_path: Path) -> None:
+    plan = a_plan()
+    result, _ = measured(
+        tmp_path,
+        lambda notebook: TableBench(
+            notebook, slower_by(0.3, "baseline"), fails=lambda o: o.recipe == "eagle3" and o.pair == 2
+        ),
+        plan,
+    )
+    assert result.verdict is r.Verdict.REGRESSION
+
+
+def test_the_limit_of_minutes_ends_it_as_inconclusive(tmp_path: Path) -> None:
+    plan = a_plan(limits=r.Limits(max_pairs=6, min_pairs_to_fail=2, minutes=5, alpha=0.01, beta=0.05))
+    result, _ = measured(tmp_path, lambda notebook: TableBench(notebook, slower_by(0.04)), plan)
+    assert result.verdict is r.Verdict.INCONCLUSIVE
+    assert "5 minutes" in result.reason
+
+
+def test_without_the_probe_the_cycle_is_gated_in_its_place(tmp_path: Path) -> None:
+    result, _ = measured(tmp_path, lambda notebook: TableBench(notebook, slower_by(0.1), verify=False))
+    gated = {(m.recipe, m.metric) for m in result.metrics if m.gated}
+    assert gated == {("baseline", "tok_s"), ("baseline", "cycle_ms"), ("eagle3", "tok_s"), ("eagle3", "cycle_ms")}
+    verify = next(m for m in result.metrics if m.metric == "verify_ms")
+    assert (verify.base, verify.verdict) == (None, r.MetricVerdict.ABSENT)
+    assert any(notice.code == "metric_absent" for notice in result.warnings)
+    assert result.verdict is r.Verdict.REGRESSION
+
+
+def test_a_loss_in_one_kind_of_prompt_is_named(tmp_path: Path) -> None:
+    result, _ = measured(tmp_path, lambda notebook: TableBench(notebook, steady, kinds={"code": 0.6}))
+    told = [notice for notice in result.warnings if notice.code == "loss_confined_to_kind"]
+    assert told
+    assert told[0].data["kind"] == "code"
+    assert "−40 %" in told[0].text
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_after(bench: TableBench, launches: int) -> None:
+    """The bench's process ends right after that many launches, as after kill -9."""
+    launch = bench.launch
+
+    def until_killed(order: LaunchOrder) -> r.LaunchEnd:
+        if len(bench.launched) == launches:
+            raise Killed
+        return launch(order)
+
+    bench.launch = until_killed  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("launches", range(6))
+def test_resumed_at_any_launch_it_ends_as_if_never_interrupted(tmp_path: Path, launches: int) -> None:
+    whole, _ = measured(tmp_path / "whole", lambda notebook: TableBench(notebook, slower_by(0.2)))
+    where = tmp_path / "resumed"
+    with a_notebook(where) as notebook:
+        bench = TableBench(notebook, slower_by(0.2))
+        killed_after(bench, launches)
+        with pytest.raises(Killed):
+            Measuring(notebook, bench).until_decided()
+    with measure.Notebook(where) as notebook:
+        bench = TableBench(notebook, slower_by(0.2))
+        Measuring(notebook, bench).until_decided()
+        resumed = judge_run(notebook.run())
+    assert resumed.verdict is whole.verdict
+    assert resumed.reason == whole.reason
+    assert len({launch.id for launch in resumed.launches}) == len(whole.launches)
+
+
+def test_a_half_pair_of_another_boot_or_too_old_is_measured_afresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_notebook(tmp_path) as notebook:
+        bench = TableBench(notebook, steady)
+        killed_after(bench, 1)
+        with pytest.raises(Killed):
+            Measuring(notebook, bench).until_decided()
+        run = notebook.run()
+        assert run is not None
+        first = run.recipe("baseline").first_orders[0]
+        assert measure.half_pair(run, "baseline", 1, first) == f"baseline/p01/{first.value}/a1"
+        assert measure.half_pair(run, "baseline", 1, first.other) is None
+        monkeypatch.setattr(measure, "HALF_PAIR_SECONDS", -1)
+        assert measure.half_pair(run, "baseline", 1, first) is None
+        monkeypatch.undo()
+        monkeypatch.setattr(measure, "boot_id", lambda: "another")
+        assert measure.half_pair(run, "baseline", 1, first) is None
+        bench = TableBench(notebook, steady)
+        Measuring(notebook, bench).until_decided()
+        assert f"baseline/p01/{first.value}/a2" in bench.launched
+        unpaired = [launch.id for launch in judge_run(notebook.run()).launches if not launch.paired]
+        assert unpaired == [f"baseline/p01/{first.value}/a1"]
+
+
+def test_faults_before_a_resumed_plan_no_longer_count(tmp_path: Path) -> None:
+    with a_notebook(tmp_path) as notebook:
+        notebook.append(r.Fault(id="f", code="disk_full", text="no space left", blame=r.Blame.BOX))
+        assert judge_run(notebook.run()).verdict is r.Verdict.BENCH_FAILED
+        notebook.append(dataclasses.replace(a_plan(), id="plan"))
+        Measuring(notebook, TableBench(notebook, steady)).until_decided()
+        assert judge_run(notebook.run()).verdict is r.Verdict.PASS
