@@ -1,0 +1,79 @@
+"""What a folder holds, cheaply: enough to see that somebody changed it, without reading it.
+
+One line a file, folder or link: kind and mode, size, inode, times of the last change of content and of the inode (the
+latter cannot be set by a program), name, and where a link points. Half a second for an environment of 50,000 files.
+The price: a folder that was copied, restored or chown-ed counts as changed, and is made again.
+"""
+
+# ruff: noqa: PTH  names are bytes here: strangers choose them, in any encoding
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Manifest:
+    text: bytes  # sorted lines
+    files: int
+    size: int  # bytes on disk
+
+    @classmethod
+    def of(cls, root: Path) -> Manifest:
+        lines: list[bytes] = []
+        files = size = 0
+        for path, about in walk(os.fsencode(root)):
+            name = os.path.relpath(path, os.fsencode(root))
+            lines.append(_line(path, name, about))
+            files += stat.S_ISREG(about.st_mode)
+            size += about.st_blocks * 512
+        return cls(b"".join(sorted(lines)), files, size)
+
+
+def walk(root: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
+    """Everything below a folder and the folder itself; links are not followed, what vanishes meanwhile is left out."""
+    try:
+        about = os.lstat(root)
+    except FileNotFoundError:
+        return
+    yield root, about
+    if not stat.S_ISDIR(about.st_mode):
+        return
+    folders = [root]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    about = entry.stat(follow_symlinks=False)
+                    yield entry.path, about
+                    if stat.S_ISDIR(about.st_mode):
+                        folders.append(entry.path)
+        except FileNotFoundError:
+            continue
+
+
+def _line(path: bytes, name: bytes, about: os.stat_result) -> bytes:
+    link = os.readlink(path) if stat.S_ISLNK(about.st_mode) else b""
+    size = about.st_size if stat.S_ISREG(about.st_mode) else 0
+    numbers = f"{about.st_mode:o} {size} {about.st_ino} {about.st_mtime_ns} {about.st_ctime_ns}"
+    return b"%s\t%s\t%s\n" % (_escaped(name), numbers.encode(), _escaped(link))
+
+
+def _escaped(name: bytes) -> bytes:
+    return name.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\t", b"\\t")
+
+
+def difference(expected: bytes, found: bytes) -> str:
+    """In words, what changed between two manifests; empty where nothing did."""
+    if expected == found:
+        return ""
+    before = {line.split(b"\t", 1)[0]: line for line in expected.splitlines()}
+    now = {line.split(b"\t", 1)[0]: line for line in found.splitlines()}
+    changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    first = (changed[0] if changed else b".").decode("utf-8", "replace")
+    what = "is gone" if changed and changed[0] not in now else "is new" if changed and changed[0] not in before else ""
+    more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    return f"{first}{more} {what or 'was changed'}".replace("\\n", " ")

@@ -1,0 +1,108 @@
+"""What a tree asks to be installed: the dependency part of its python/pyproject.toml, a stranger's file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from perfgate.errors import PerfgateError
+from perfgate.source.repository import printable
+
+PYPROJECT = "python/pyproject.toml"
+RUNTIME_EXTRA = "srt"
+"""Up to 0.5.2 the server's own dependencies were in this extra."""
+
+_MAX_BYTES = 2**20
+_MAX_PINS = 1000
+
+
+@dataclass(frozen=True)
+class Pins:
+    """`requirements` are normalised, sorted, and free of anything but names, versions, extras, markers and URLs."""
+
+    requirements: tuple[str, ...]
+    requires_python: str = ""
+
+    def by_name(self) -> Mapping[str, tuple[str, ...]]:
+        grouped: dict[str, tuple[str, ...]] = {}
+        for text in self.requirements:
+            name = canonicalize_name(Requirement(text).name)
+            grouped[name] = (*grouped.get(name, ()), text)
+        return grouped
+
+
+@dataclass(frozen=True)
+class PinChange:
+    name: str
+    base: str | None  # as it stands there; None: not asked for
+    head: str | None
+
+    def __str__(self) -> str:
+        return f"{self.base or 'no ' + self.name} → {self.head or 'no ' + self.name}"
+
+
+def read_pins(pyproject: bytes, where: str = PYPROJECT) -> Pins:
+    """The pins of a pyproject.toml; PerfgateError says what is wrong with it."""
+    project = _project(pyproject, where)
+    extras = project.get("optional-dependencies", {})
+    if not isinstance(extras, dict):
+        raise PerfgateError("project.optional-dependencies is no table", where=where)
+    wanted = [*_expand(project.get("dependencies", []), extras, project.get("name"), where, set())]
+    if RUNTIME_EXTRA in extras:
+        wanted += _expand(extras[RUNTIME_EXTRA], extras, project.get("name"), where, {RUNTIME_EXTRA})
+    if len(wanted) > _MAX_PINS:
+        raise PerfgateError(f"more than {_MAX_PINS} dependencies", where=where)
+    requires = project.get("requires-python", "")
+    return Pins(tuple(sorted(set(wanted))), printable(requires, 100) if isinstance(requires, str) else "")
+
+
+def _project(pyproject: bytes, where: str) -> dict[str, Any]:
+    if len(pyproject) > _MAX_BYTES:
+        raise PerfgateError(f"{len(pyproject)} bytes, too many to read", where=where)
+    try:
+        document = tomllib.loads(pyproject.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise PerfgateError(f"not TOML: {printable(str(error), 120)}", where=where) from error
+    project = document.get("project")
+    if not isinstance(project, dict):
+        raise PerfgateError("no [project] table", where=where)
+    if "dependencies" in (project.get("dynamic") or ()):
+        raise PerfgateError("its dependencies are dynamic: they cannot be read without running its code", where=where)
+    return project
+
+
+def _expand(listed: Any, extras: Mapping[str, Any], own_name: Any, where: str, seen: set[str]) -> Iterator[str]:
+    """Requirements of a list, its references to the project's own extras replaced by what those list."""
+    if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
+        raise PerfgateError("dependencies are no list of texts", where=where)
+    for text in listed:
+        requirement = _requirement(text, where)
+        if canonicalize_name(requirement.name) != canonicalize_name(str(own_name)):
+            yield str(requirement)
+            continue
+        for extra in sorted(requirement.extras - seen):
+            yield from _expand(extras.get(extra, []), extras, own_name, where, seen | {extra})
+
+
+def _requirement(text: str, where: str) -> Requirement:
+    try:
+        requirement = Requirement(text)
+    except (InvalidRequirement, RecursionError) as error:
+        raise PerfgateError(f"not a requirement: {printable(text, 80)!r}", where=where) from error
+    if requirement.url is not None and not requirement.url.startswith(("https://", "git+https://")):
+        raise PerfgateError(f"{requirement.name} may only be had from an index or by https", where=where)
+    return requirement
+
+
+def pin_changes(base: Pins, head: Pins) -> tuple[PinChange, ...]:
+    before, after = base.by_name(), head.by_name()
+    return tuple(
+        PinChange(name, " and ".join(before.get(name, ())) or None, " and ".join(after.get(name, ())) or None)
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )

@@ -1,0 +1,181 @@
+"""The tree of a commit as files, exactly as git has them.
+
+Made from `ls-tree` and `cat-file --batch` alone. Against `git worktree`: nothing is registered in the repository, so
+nothing can be left behind there. Against `git archive` and `checkout-index`: no attribute is looked at, so neither
+line endings, `ident`, `export-subst`, encodings, LFS nor a smudge filter changes a byte; each blob's hash is checked.
+Links are made as they are (perfgate itself never reads through them), submodules become empty folders, as in a clone
+without `--recurse-submodules`.
+"""
+
+# ruff: noqa: PTH  names are bytes here: strangers choose them, in any encoding
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from perfgate.errors import PerfgateError
+from perfgate.source.git import Git, GitFailed
+
+MAX_FILES = 300_000
+MAX_BYTES = 8 * 2**30
+_MAX_NAME = 4096
+
+_FILE, _LINK, _SUBMODULE = "100", "120", "160"
+
+
+@dataclass(frozen=True)
+class TreeEntry:
+    mode: str  # of git, e.g. "100755"
+    oid: str
+    size: int
+    path: bytes
+
+    @property
+    def kind(self) -> str:
+        return self.mode[:3]
+
+
+def list_tree(git: Git, tree: str) -> list[TreeEntry]:
+    """All files, links and submodules of a tree. Bounded: a small tree object can name more files than a disk holds."""
+    entries: list[TreeEntry] = []
+    size = 0
+    with git.stream("ls-tree", "-r", "-z", "-l", "--full-tree", tree) as output:
+        for record in _records(output):
+            entry = _parse(record)
+            size += entry.size
+            entries.append(entry)
+            if len(entries) > MAX_FILES or size > MAX_BYTES:
+                raise PerfgateError(
+                    f"the tree is larger than {MAX_FILES} files or {MAX_BYTES // 2**30} GiB", where=tree[:12]
+                )
+    return entries
+
+
+def _records(output: IO[bytes]) -> Iterator[bytes]:
+    rest = b""
+    while block := output.read(1 << 20):
+        *whole, rest = (rest + block).split(b"\0")
+        yield from whole
+
+
+def _parse(record: bytes) -> TreeEntry:
+    head, _, path = record.partition(b"\t")
+    mode, _kind, oid, size = head.decode("ascii").split()
+    return TreeEntry(mode, oid, 0 if size == "-" else int(size), path)
+
+
+def check_names(entries: Iterable[TreeEntry]) -> None:
+    """Refuses names that git itself would never check out: they lead out of the tree, or into a link."""
+    leaves: set[bytes] = set()
+    folders: set[bytes] = set()
+    for entry in entries:
+        parts = entry.path.split(b"/")
+        forbidden = {b"", b".", b".."} & set(parts) or any(part.lower() == b".git" for part in parts)
+        if forbidden or b"\0" in entry.path or len(entry.path) > _MAX_NAME or entry.path in leaves:
+            raise _hostile(entry.path)
+        leaves.add(entry.path)
+        folders.update(b"/".join(parts[:depth]) for depth in range(1, len(parts)))
+    for path in leaves & folders:
+        raise _hostile(path)
+
+
+def _hostile(path: bytes) -> PerfgateError:
+    shown = path[:80].decode("ascii", "backslashreplace")
+    return PerfgateError(f"a file name that no checkout may have: {shown!r}", remedy="git fsck names the commit")
+
+
+def extract(git: Git, tree: str, into: Path) -> None:
+    """Writes a tree's files into a new folder `into`."""
+    try:
+        entries = list_tree(git, tree)
+        check_names(entries)
+        root = os.fsencode(into)
+        os.mkdir(root, 0o755)
+        _make_folders(root, entries)
+        with_content = [entry for entry in entries if entry.kind in (_FILE, _LINK)]
+        for entry, content in zip(with_content, _contents(git, with_content), strict=True):
+            _write(os.path.join(root, entry.path), entry, content)
+    except GitFailed as error:
+        raise PerfgateError(
+            f"git cannot read the tree: {error.text.splitlines()[0] if error.text else error.code}",
+            where=tree[:12],
+            remedy="`git fsck`; a partial clone has to be completed first: `git fetch --refetch --no-filter`",
+        ) from error
+
+
+def _make_folders(root: bytes, entries: Sequence[TreeEntry]) -> None:
+    made: set[bytes] = set()
+    for entry in entries:
+        folder = entry.path if entry.kind == _SUBMODULE else os.path.dirname(entry.path)
+        if folder and folder not in made:
+            os.makedirs(os.path.join(root, folder), 0o755, exist_ok=True)
+            made.add(folder)
+
+
+def _contents(git: Git, entries: Sequence[TreeEntry]) -> Iterator[bytes]:
+    """The blobs of entries in order, each checked against its name."""
+    with tempfile.TemporaryFile() as wanted:
+        wanted.write(b"".join(entry.oid.encode() + b"\n" for entry in entries))
+        wanted.seek(0)
+        with git.stream("cat-file", "--batch", stdin=wanted) as output:
+            for entry in entries:
+                yield _blob(output, entry)
+
+
+def _blob(output: IO[bytes], entry: TreeEntry) -> bytes:
+    head = output.readline()
+    words = head.split()
+    if len(words) != 3 or words[1] != b"blob":
+        raise GitFailed(1, f"object {entry.oid} is missing")
+    content = output.read(int(words[2]))
+    output.read(1)
+    if object_hash("blob", content, len(entry.oid)) != entry.oid:
+        raise GitFailed(1, f"object {entry.oid} is damaged")
+    return content
+
+
+def object_hash(kind: str, content: bytes, length: int) -> str:
+    """Git's name of an object: SHA-1 (40 digits) or SHA-256 (64) of its header and content."""
+    algorithm = hashlib.sha256 if length == 64 else hashlib.sha1
+    return algorithm(f"{kind} {len(content)}\0".encode() + content).hexdigest()
+
+
+def _write(path: bytes, entry: TreeEntry, content: bytes) -> None:
+    if entry.kind == _LINK:
+        if not content or b"\0" in content:
+            raise _hostile(entry.path)
+        os.symlink(content, path)
+        return
+    mode = 0o755 if entry.mode.endswith("755") else 0o644
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(file, "wb") as stream:
+        stream.write(content)
+
+
+def tree_hash(root: Path, submodules: Mapping[bytes, str] | None = None, length: int = 40) -> str:
+    """Git's name of the tree that a folder holds, computed from the files themselves."""
+    return _hash_folder(os.fsencode(root), b"", submodules or {}, length)
+
+
+def _hash_folder(root: bytes, below: bytes, submodules: Mapping[bytes, str], length: int) -> str:
+    lines: list[tuple[bytes, bytes]] = []
+    with os.scandir(os.path.join(root, below)) as found:
+        for entry in found:
+            path = os.path.join(below, entry.name)
+            if entry.is_symlink():
+                mode, oid = b"120000", object_hash("blob", os.readlink(entry.path), length)
+            elif path in submodules:
+                mode, oid = b"160000", submodules[path]
+            elif entry.is_dir(follow_symlinks=False):
+                mode, oid = b"40000", _hash_folder(root, path, submodules, length)
+            else:
+                mode = b"100755" if entry.stat().st_mode & 0o100 else b"100644"
+                oid = object_hash("blob", Path(os.fsdecode(entry.path)).read_bytes(), length)
+            order = entry.name + b"/" if mode == b"40000" else entry.name
+            lines.append((order, mode + b" " + entry.name + b"\0" + bytes.fromhex(oid)))
+    return object_hash("tree", b"".join(line for _, line in sorted(lines)), length)
