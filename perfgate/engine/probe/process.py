@@ -50,7 +50,7 @@ class Process:
         self._owes_libraries = threading.Event()
 
     def note(self, text: str) -> None:
-        self.journal.write("note", text=text[:500])
+        self.journal.write("note", text=readings.clean(text))
 
     # ------------------------------------------------------------------------------------------- readings
 
@@ -69,10 +69,11 @@ class Process:
         )
 
     def say_how_it_started(self, sitecustomize: str, entry: dict[str, str], ran: tuple[str, str | None] | None) -> None:
-        chain = [{"path": sitecustomize, "hash": readings.file_hash(sitecustomize)}]
+        chain = [{"path": readings.clean(sitecustomize), "hash": readings.file_hash(sitecustomize)}]
         if ran is not None:
             path, error = ran
-            chain.append({"path": path, "hash": readings.file_hash(path), "error": error and error[:500]})
+            why = {"error": readings.clean(error)} if error else {}
+            chain.append({"path": readings.clean(path), "hash": readings.file_hash(path), **why})
         came = readings.variables(entry)
         now = readings.variables(os.environ)
         self.journal.write("start", entry=came, env=now, sitecustomize=chain)

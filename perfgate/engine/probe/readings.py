@@ -24,7 +24,7 @@ MAX_VALUE = 4096
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The NCCL_*, SGLANG_* and CUDA_* variables, in order of name."""
     names = sorted(name for name in environment if name.startswith(PREFIXES))[:MAX_NAMES]
-    return {name: shown(name, environment[name]) for name in names}
+    return {clean(name): shown(name, environment[name]) for name in names}
 
 
 def effective() -> dict[str, str]:
@@ -68,7 +68,13 @@ def shown(name: str, value: str) -> str:
     """The value, or its hash where it may be a secret."""
     if SECRET.search(name) and value:
         return "sha256:" + hashlib.sha256(value.encode("utf-8", "backslashreplace")).hexdigest()[:16]
-    return value if len(value) <= MAX_VALUE else value[:MAX_VALUE] + "…"
+    return clean(value)
+
+
+def clean(text: str) -> str:
+    """Text that any JSON reader takes: bytes that are no UTF-8 are spelled out, and it is not endless."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "…"
 
 
 def command_line() -> list[str]:
@@ -80,9 +86,9 @@ def command_line() -> list[str]:
         if secret_next:
             hidden.append("***")
         elif equals and SECRET_FLAG.match(flag):
-            hidden.append(flag + "=***")
+            hidden.append(clean(flag) + "=***")
         else:
-            hidden.append(word[:MAX_VALUE])
+            hidden.append(clean(word))
         secret_next = not equals and bool(SECRET_FLAG.match(word))
     return hidden
 
