@@ -158,7 +158,7 @@ def _models_within(model: type[BaseModel], path: str = "") -> Iterator[tuple[str
     for name, info in model.model_fields.items():
         inner = inner_model(info.annotation)
         if inner is not None:
-            place = f"{path}{name}" if not is_mapping(info.annotation) else f"{path}{name}.…"
+            place = f"{path}{name}" if not is_mapping(info.annotation) else f"{path}{name}.NAME"
             yield place, inner
             yield from _models_within(inner, f"{place}.")
 
@@ -261,20 +261,23 @@ def _reason(detail: ErrorDetails, path: KeyPath, document: Document) -> str:
     if kind in WANTED:
         quote = ": quote it" if kind == "string_type" and path in document.texts else ""
         percent = " (0.03, or 3 %)" if key in ("budget", "alpha", "beta") else ""
-        return f"must be {WANTED[kind]}{percent}, not {_shown(document.texts.get(path, value))}{quote}"
+        return f"must be {WANTED[kind]}{percent}, not {_as_given(path, value, document)}{quote}"
     if kind in LIMITS:
         name, words = LIMITS[kind]
         percent = " (0.03, or 3 %)" if key in ("budget", "alpha", "beta") else ""
-        length = (
-            f", not {len(value)}" if isinstance(value, list) else f", not {_shown(document.texts.get(path, value))}"
-        )
-        return f"must be {words} {context[name]}{percent}{length}"
+        given = str(len(value)) if isinstance(value, list) else _as_given(path, value, document)
+        return f"must be {words} {context[name]:g}{percent}, not {given}"
     if kind in ("string_pattern_mismatch", "string_too_long"):
         parent = str(path[-2]) if len(path) > 1 else ""
         folder = key in FOLDERS or parent in FOLDERS
         wanted = "an absolute path" if folder else PATTERNS.get(key, "printable text of a sensible length")
         return f"must be {wanted}, not {_shown(value)}"
     return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}"
+
+
+def _as_given(path: KeyPath, value: object, document: Document) -> str:
+    """A number as it is written, text in quotes."""
+    return document.texts[path] if path in document.texts and not isinstance(value, str) else _shown(value)
 
 
 def _shown(value: object) -> str:

@@ -202,7 +202,10 @@ _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _AMBIGUOUS = (
     (re.compile(r"y|n|yes|no|on|off", re.I), "YAML readers disagree on a bare {}: write true or false, or quote it"),
-    (re.compile(r"[-+]?[0-9]+(:[0-5]?[0-9])+(\.[0-9]*)?"), "YAML readers take {} for a number to base 60: quote it"),
+    (
+        re.compile(r"[-+]?[0-9]+(:[0-5]?[0-9])+(\.[0-9]*)?"),
+        "YAML readers take {} for a number to base 60: write a plain number, or quote it",
+    ),
     (re.compile(r"[-+]?0[0-7_]+"), "YAML readers disagree on {} (octal or not): drop the zero, or quote it"),
     (re.compile(r"[-+]?(0b[01_]+|0o[0-7]+)"), "YAML readers disagree on {}: write a decimal number, or quote it"),
     (re.compile(r"[-+]?[0-9][0-9_]*_[0-9_.]*"), "YAML readers disagree on {}: leave out the underscores, or quote it"),
