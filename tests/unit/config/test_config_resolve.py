@@ -167,7 +167,10 @@ def test_a_helper_recipe_is_not_measured_but_extended() -> None:
 
 
 def test_a_recipe_of_the_users_own_gets_the_metric_of_its_kind() -> None:
-    text = "recipes:\n  baseline: {enabled: false}\n  eagle3: {enabled: false}\n  ngram: {model: m, flags: {speculative-algorithm: NGRAM}}\n"
+    text = (
+        "recipes:\n  baseline: {enabled: false}\n  eagle3: {enabled: false}\n"
+        "  ngram: {model: m, flags: {speculative-algorithm: NGRAM}}\n"
+    )
     gated = [plan.metric for plan in metric_plans(resolved(text)) if plan.gated]
     assert gated == ["tok_s", "verify_ms"]
 
