@@ -132,6 +132,9 @@ class Measuring:
     def _blame(self, end: r.LaunchEnd, *, served: bool) -> None:
         """A side that fails twice is to blame only where the other side serves on the same box."""
         reason = end.reasons[0] if end.reasons else "the launch was not valid"
+        if end.blame not in (None, r.Blame.SIDE):
+            self._fault(end.code, f"{end.recipe} could not be measured: {reason}", end.blame, launch=end.id)
+            return
         if not served and not self._ever_served(end.side.other, end.recipe):
             attempt = next_attempt(self._run, end.recipe, end.pair, end.side.other)
             other = self._bench.launch(LaunchOrder(end.recipe, end.pair, end.side.other, 2, attempt))
@@ -147,9 +150,9 @@ class Measuring:
         return any(one.valid and one.side is side and one.id.startswith(f"{recipe}/") for one in launches)
 
     def _fault(
-        self, code: str, text: str, blame: r.Blame, *, side: r.Side | None = None, launch: str | None = None
+        self, code: str, text: str, blame: r.Blame | None, *, side: r.Side | None = None, launch: str | None = None
     ) -> None:
-        self._notebook.append(r.Fault(id=f"fault/{code}", code=code, text=text, blame=blame, side=side, launch=launch))
+        self._notebook.append(r.Fault(id=f"fault/{code}", code=code, text=text, blame=blame or r.Blame.PERFGATE, side=side, launch=launch))
 
     def _write_decisions(self, recipe: str) -> None:
         for one in self.judged():

@@ -278,6 +278,9 @@ class LaunchEnd(LaunchFact):
     log: str
     ready_s: float | None  # start to first answered request
     wall_s: float
+    code: str = ""  # of the fault, where not valid
+    blame: Blame | None = None
+    lines: tuple[str, ...] = ()  # last useful lines of its log; strangers' text
     pids: tuple[int, ...] = ()
     facts_from_log: Mapping[str, Any] = field(default_factory=dict)  # e.g. max_total_num_tokens, spec worker lines
 

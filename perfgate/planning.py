@@ -1,0 +1,179 @@
+"""What a run will do, before it does anything: the commits, the configuration, the order of recipes, the plan."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from perfgate import __version__, config_file
+from perfgate import records as r
+from perfgate.config import BoxFile, Config, Resolved, ResolvedRecipe
+from perfgate.errors import PerfgateError
+from perfgate.facts import short_hash
+from perfgate.measure import orders
+from perfgate.source.diff import DiffClass, classify
+from perfgate.source.pins import PYPROJECT
+from perfgate.source.repository import Repository
+
+CONFIG_PATH = ".github/perfgate.yml"
+BOX_PATH = Path("/etc/perfgate/box.yml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateRequest:
+    """What was asked for. References are names here and nowhere later."""
+
+    repo: Path
+    head: str
+    base: str | None = None  # default: merge base of head and the base branch
+    base_branch: str | None = None  # default: the repository's default branch
+    config: Path | None = None
+    box: Path | None = None
+    profile: str = "gpu"
+    out: Path | None = None
+    max_pairs: int | None = None
+    recipes: tuple[str, ...] = ()
+    resume: bool = False
+    seed: int | None = None
+    pr: r.PullRequest | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commits:
+    base: r.Commit
+    head: r.Commit
+    diff: DiffClass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    resolved: Resolved
+    source: str  # full SHA of the base branch, or the file it came from
+
+
+def find_commits(repository: Repository, request: GateRequest, ignore: tuple[str, ...] = ()) -> Commits:
+    """Base and head as full SHAs, and what lies between them."""
+    head = repository.resolve(request.head)
+    if request.base is not None:
+        base = repository.resolve(request.base)
+    else:
+        base = repository.merge_base(request.base_branch or repository.default_branch(), head.sha)
+    for commit in (base, head):
+        repository.check_sglang(commit.sha)
+    diff = classify(
+        repository.changed_paths(base.sha, head.sha),
+        ignore=ignore,
+        base_pyproject=repository.read_file(base.sha, PYPROJECT),
+        head_pyproject=repository.read_file(head.sha, PYPROJECT),
+    )
+    return Commits(base=base, head=head, diff=diff)
+
+
+def find_configuration(
+    repository: Repository, request: GateRequest, profile: Callable[[str], tuple[Config, ...]]
+) -> Configuration:
+    """perfgate.yml at the tip of the base branch (never head's), or the file given; overlaid by profile and box."""
+    if request.config is not None:
+        config, source = config_file.load_file(request.config), str(request.config)
+    else:
+        tip = repository.resolve(request.base_branch or request.base or repository.default_branch())
+        text = repository.read_file(tip.sha, CONFIG_PATH)
+        config, source = (config_file.load(text, CONFIG_PATH), tip.sha) if text else (Config(), "built-in defaults")
+    resolved = config_file.resolve(config, find_box(request), *profile(request.profile), profile=request.profile)
+    return Configuration(resolved=_narrowed(resolved, request), source=source)
+
+
+def find_box(request: GateRequest) -> BoxFile:
+    """The box's file; without one a laptop keeps its state below the user's cache."""
+    if request.box is not None:
+        return config_file.load_box(request.box)
+    if BOX_PATH.exists():
+        return config_file.load_box(BOX_PATH)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return BoxFile(name="laptop" if request.profile == "cpu" else "box", state_dir=str(cache / "perfgate"))
+
+
+def _narrowed(resolved: Resolved, request: GateRequest) -> Resolved:
+    """Only the recipes asked for, and the number of pairs asked for."""
+    known = [recipe.name for recipe in resolved.recipes]
+    for name in request.recipes:
+        if name not in known:
+            raise PerfgateError(f"no recipe {name!r}", where="--recipes", remedy=f"one of {', '.join(known)}")
+    wanted = request.recipes or known
+    limits = resolved.limits
+    if request.max_pairs is not None:
+        limits = limits.model_copy(
+            update={
+                "max_pairs": request.max_pairs,
+                "min_pairs_to_fail": min(limits.min_pairs_to_fail, request.max_pairs),
+            }
+        )
+    recipes = tuple(recipe for recipe in resolved.recipes if recipe.name in wanted)
+    return replace(resolved, recipes=recipes, limits=limits)
+
+
+def make_plan(
+    request: GateRequest,
+    commits: Commits,
+    configuration: Configuration,
+    *,
+    metrics: tuple[r.MetricPlan, ...],
+    workloads: Mapping[str, str],
+    isolation: str,
+    autotune: str,
+    continues: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
+) -> r.Plan:
+    """The plan of a new run. `workloads`: recipe → hash of what its client sends."""
+    resolved = configuration.resolved
+    seed = request.seed if request.seed is not None else secrets.randbelow(2**31)
+    order = commits.diff.order({recipe.name: recipe.speculative for recipe in resolved.recipes})
+    limits = resolved.limits
+    return r.Plan(
+        id="plan",
+        run_id=_run_id(commits.head.sha),
+        perfgate=__version__,
+        box=resolved.box.name,
+        profile=resolved.profile,
+        base=commits.base,
+        head=commits.head,
+        diff_class=commits.diff.name,
+        seed=seed,
+        recipes=tuple(_recipe_plan(resolved.recipe(name), resolved, workloads[name], seed) for name in order),
+        metrics=metrics,
+        limits=r.Limits(
+            max_pairs=limits.max_pairs,
+            min_pairs_to_fail=limits.min_pairs_to_fail,
+            minutes=limits.minutes,
+            alpha=resolved.errors.alpha,
+            beta=resolved.errors.beta,
+        ),
+        config=configuration.source,
+        config_hash=resolved.hash,
+        pr=request.pr,
+        continues=continues,
+        autotune=autotune,
+        isolation=isolation,
+        notes=notes,
+    )
+
+
+def _recipe_plan(recipe: ResolvedRecipe, resolved: Resolved, workload: str, seed: int) -> r.RecipePlan:
+    return r.RecipePlan(
+        name=recipe.name,
+        flags=dict(recipe.flags),
+        environment={**resolved.nccl, **recipe.env},
+        workload=workload,
+        concurrencies=tuple(recipe.workload.concurrency),
+        samples=recipe.workload.samples,
+        speculative=recipe.speculative,
+        first_orders=orders(seed, recipe.name, resolved.limits.max_pairs),
+    )
+
+
+def _run_id(head: str) -> str:
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{head[:9]}-{short_hash(secrets.token_hex(8), 4)}"

@@ -1,0 +1,81 @@
+"""What a person waiting for a run is told: which launch, how long still, what it has cost."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from rich.console import Console
+
+from perfgate import records as r
+from perfgate.judge.evidence import RunFacts
+from perfgate.measure import LaunchOrder, expected_pair_minutes, minutes_spent
+
+LIKELY_PAIRS = 2  # what most runs need of each recipe; a regression is never told on fewer
+QUIET_SECONDS = 15.0  # at least so long between two lines about the same thing
+
+
+class Progress:
+    """Lines on stderr, each with its time of day; readable in a terminal and in a CI log."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._began = time.monotonic()
+        self._last_step = ""
+        self._last_told = 0.0
+
+    def say(self, text: str) -> None:
+        clock = datetime.now().astimezone().strftime("%H:%M:%S")
+        self._console.print(f"[dim]{clock}[/dim]  ", end="")
+        self._console.print(text, markup=False)
+
+    def step(self, text: str) -> None:
+        """A step of something long; told when it changes, else now and then."""
+        now = time.monotonic()
+        name = text.split(" · ")[0]
+        if name != self._last_step or now - self._last_told >= QUIET_SECONDS:
+            self._last_step, self._last_told = name, now
+            self.say(f"    {text}")
+
+    def launch_begins(self, order: LaunchOrder, run: RunFacts) -> None:
+        number = len(run.launches) + 1
+        again = " again" if order.attempt > 1 else ""
+        gpu = gpu_minutes(run)
+        cost = f", {gpu:.0f} GPU minutes spent" if gpu else ""
+        left = minutes_left(run)
+        rest = f", about {_minutes(left)} to go" if left is not None else ""
+        self.say(f"launch {number}: {order.recipe}, pair {order.pair}, {order.side.value}{again}{rest}{cost}")
+
+    def launch_ends(self, end: r.LaunchEnd, run: RunFacts) -> None:
+        launch = run.launches[end.id]
+        first = run.recipe(end.recipe).concurrencies[0]
+        shown = [
+            f"{value:.4g} {r.METRICS[metric].unit} {metric.removesuffix('_ms').removesuffix('_s').replace('_', ' ')}"
+            for metric in ("tok_s", "verify_ms", "cycle_ms")
+            if (value := launch.value(metric, first)) is not None
+        ]
+        if end.valid:
+            self.say(f"    {end.wall_s:.0f} s: {', '.join(shown)}")
+        else:
+            self.say(f"    not valid after {end.wall_s:.0f} s: {'; '.join(end.reasons)}")
+
+
+def minutes_left(run: RunFacts) -> float | None:
+    """What is likely still to come: two pairs of each recipe, one more where they were not enough."""
+    total = 0.0
+    for plan in run.plan.recipes:
+        pair = expected_pair_minutes(run, plan)
+        if pair is None:
+            return None
+        done = len(run.pairs_of(plan.name))
+        total += pair * max(LIKELY_PAIRS - done, 1 if done == 0 else 0)
+    return min(total, run.plan.limits.minutes - minutes_spent(run)) if total else None
+
+
+def gpu_minutes(run: RunFacts) -> float | None:
+    gpus = max((len(fact.gpus) for fact in run.facts if isinstance(fact, r.Telemetry)), default=0)
+    return minutes_spent(run) * gpus if gpus else None
+
+
+def _minutes(minutes: float) -> str:
+    return f"{minutes * 60:.0f} s" if minutes < 2 else f"{minutes:.0f} min"
