@@ -74,7 +74,10 @@ class LogState:
 _CAUSES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (code, re.compile(pattern))
     for code, pattern in (
-        ("port_taken", r"[Aa]ddress already in use|\[Errno 98\]|[Pp]ort \d+ is (?:already|not available|in use)"),
+        (
+            "port_taken",
+            r"(?:[Aa]ddress|Port)(?: \d+)? (?:is )?already in use(?!, trying)|\[Errno 98\]|at \d+ is not available in",
+        ),
         ("out_of_memory", r"Not enough memory\. Please try to increase --mem-fraction-static"),
         ("out_of_memory", r"(?:torch\.(?:cuda\.)?)?OutOfMemoryError|CUDA out of memory"),
         ("memory_unbalanced", r"The memory capacity is unbalanced"),

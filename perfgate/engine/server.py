@@ -1,0 +1,368 @@
+"""One SGLang server: started, waited for, watched, and ended with all it started.
+
+The server's processes run confined in a session of their own, their output goes to a log file, and everything needed to
+find them again is on disk before the first of them exists (`watchdog.Watched`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import requests
+
+from perfgate.engine import supervisor, tree
+from perfgate.engine.faults import (
+    CannotStart,
+    ClientError,
+    GpusNotFreed,
+    LaunchError,
+    PortTaken,
+    ServerDied,
+    ServerHung,
+    ServerNotFreed,
+)
+from perfgate.engine.logs import Failure, LogFile, LogState
+from perfgate.engine.tree import Process
+from perfgate.engine.watchdog import Watchdog, Watched
+from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Kind, confine
+
+HOST = "127.0.0.1"
+POLL_S = 0.1
+PATIENCE_S = 10.0  # after a failure line: for the server to end or to go on
+DEATH_S = 2.0  # for the log to say why, after the main process is gone
+MAX_LOG = 1 << 30  # bytes: a server that writes more is filling the disk
+GRACE_SHARE = 1 / 3  # of stop_s: for the server to end by itself
+FIRST_TOKENS = 8
+PORTS = range(20_000, 32_000)
+
+Progress = Callable[[str], None]
+
+
+def _silent(_text: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSpec:
+    """How to start one server. `environment` is complete, `argv` ends up confined by `confinement`."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    cwd: Path
+    port: int
+    log: Path
+    stall_s: float  # without any new output, until it is ready
+    stop_s: float  # to end it and have port and GPUs free
+    confinement: Confinement = UNCONFINED
+    readable: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+    ready_s: float | None = None  # limit of the whole start, however much it says
+    name: str = "launch"  # for people and records
+
+    def on_port(self, port: int) -> LaunchSpec:
+        """The same on another port."""
+        at = self.argv.index("--port") + 1
+        return replace(self, port=port, argv=(*self.argv[:at], str(port), *self.argv[at + 1 :]))
+
+
+def free_port(chosen: random.Random | None = None) -> int:
+    """A port that nobody listens on, outside the range from which the kernel gives ports to outgoing connections:
+    a server may take minutes until it binds."""
+    outgoing = _outgoing_ports()
+    candidates = [port for port in PORTS if port not in outgoing] or list(PORTS)
+    source = chosen or random.SystemRandom()
+    for _ in range(200):
+        port = source.choice(candidates)
+        if tree.port_free(port, HOST):
+            return port
+    raise PortTaken("no_port", f"no free port on {HOST} between {PORTS.start} and {PORTS.stop}")
+
+
+def _outgoing_ports() -> range:
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+        return range(int(low), int(high) + 1)
+    except (OSError, ValueError):
+        return range(32_768, 61_000)
+
+
+@dataclass
+class Server:
+    """A started server. Not for two threads at once.
+
+    Start it in a thread that lives as long as the server: bubblewrap ends it with the thread that started it.
+    """
+
+    spec: LaunchSpec
+    watched: Watched
+    popen: subprocess.Popen[bytes]
+    root: Process
+    started: float  # mono
+    log: LogFile
+    watchdog: Watchdog | None = None
+    gpus_free: Callable[[], bool] | None = None
+    pids: tuple[int, ...] = ()
+    memory: set[Path] = field(default_factory=set)
+
+    @classmethod
+    def start(
+        cls,
+        spec: LaunchSpec,
+        *,
+        watchdog: Watchdog | None = None,
+        gpus_free: Callable[[], bool] | None = None,
+    ) -> Server:
+        """Starts the server's process. Raises PortTaken or CannotStart."""
+        if not tree.port_free(spec.port, HOST):
+            raise PortTaken("port_taken", f"port {spec.port} is in use by another process")
+        watched = Watched(token=secrets.token_hex(16), name=spec.name, port=spec.port, stop_s=spec.stop_s)
+        if watchdog is not None:
+            watchdog.watch(watched)
+        try:
+            popen = _popen(spec, watched.token)
+        except OSError as error:
+            if watchdog is not None:
+                watchdog.unwatch(watched)
+            raise CannotStart("cannot_start", f"the server cannot be started: {error}") from error
+        entry = tree.look(popen.pid)  # ours until we reap it, so it is there
+        root = entry.process if entry else Process(popen.pid, 0)
+        watched = replace(watched, root=root)
+        if watchdog is not None:
+            watchdog.watch(watched)
+        return cls(
+            spec=spec,
+            watched=watched,
+            popen=popen,
+            root=root,
+            started=time.monotonic(),
+            log=LogFile(spec.log),
+            watchdog=watchdog,
+            gpus_free=gpus_free,
+        )
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.spec.port}"
+
+    def alive(self) -> bool:
+        """Whether the server's main process is there."""
+        return self.popen.poll() is None
+
+    def wait_ready(self, progress: Progress = _silent) -> float:
+        """Waits for the ready line and one real answer; seconds since the start. Raises ServerDied or ServerHung."""
+        self._wait_for_line(progress)
+        self._first_answer()
+        ready_s = time.monotonic() - self.started
+        self.look_around()
+        return ready_s
+
+    def look_around(self) -> tuple[int, ...]:
+        """Notes all processes and shared memory of the launch now, so that they can be ended later."""
+        found = self._find()
+        self.pids = tuple(process.pid for process in found)
+        self.memory |= tree.shared_memory(found)
+        self.watched = replace(
+            self.watched,
+            recorded=tuple(dict.fromkeys((*self.watched.recorded, *found))),
+            memory=tuple(sorted(str(path) for path in self.memory)),
+        )
+        if self.watchdog is not None:
+            self.watchdog.watch(self.watched)
+        return self.pids
+
+    def processes(self) -> list[Process]:
+        """The launch's living processes, as the box numbers them."""
+        return self._find()
+
+    def died(self) -> ServerDied:
+        """The fault of a server that is gone, with the reason its log gives."""
+        tree.wait_until(lambda: self.log.read().failure is not None, DEATH_S)
+        state = self.log.read_all()
+        code = self.popen.poll()
+        failure = state.failure or _uncaught(state) or _by_exit_code(code)
+        return ServerDied(failure.code, f"the server died: {failure.line}", state.useful)
+
+    def stop(self) -> tuple[Process, ...]:
+        """Ends the whole process tree and waits until port and GPUs are free; safe to call twice.
+
+        Returns the processes that had to be killed. Raises ServerNotFreed after `stop_s`, and then leaves the launch
+        with the watchdog.
+        """
+        begin = time.monotonic()
+        self.look_around()
+        gentle = self._main_process()
+        grace_s = self.spec.stop_s * GRACE_SHARE
+        forced: set[Process] = set()
+
+        def find() -> list[Process]:
+            self.popen.poll()  # reaps
+            left = self._find()
+            if time.monotonic() - begin >= grace_s:
+                forced.update(left)
+            return left
+
+        left = tree.end(find, gentle, grace_s, self.spec.stop_s)
+        if left:
+            pids = ", ".join(str(process.pid) for process in left[:8])
+            raise ServerNotFreed(
+                "not_ended", f"processes of the server cannot be ended: {pids}", self.log.read().useful
+            )
+        self.popen.wait()
+        tree.remove_shared_memory(self.memory)
+        self._wait_free(max(1.0, self.spec.stop_s - (time.monotonic() - begin)))
+        if self.watchdog is not None:
+            self.watchdog.unwatch(self.watched)
+        return tuple(sorted(forced))
+
+    def kill_now(self) -> None:
+        """One blow and no waiting, for an interrupted run: the watchdog does the rest."""
+        for process in self._find():
+            tree.tell(process, 9)
+
+    def _find(self) -> list[Process]:
+        return tree.of_launch(self.root, self.watched.token, self.watched.recorded)
+
+    def _main_process(self) -> Process | None:
+        """The server itself: below the supervisor, or below bubblewrap's two processes."""
+        entries = tree.all_processes()
+        for process in tree.descendants(self.root, entries):
+            if process != self.root and _program(process.pid) != "bwrap":
+                return process
+        return self.root if self.root.alive else None
+
+    def _wait_free(self, limit_s: float) -> None:
+        begin = time.monotonic()
+        if not tree.wait_until(lambda: tree.port_free(self.spec.port, HOST), limit_s):
+            raise ServerNotFreed(
+                "port_not_freed", f"port {self.spec.port} is still in use {self.spec.stop_s:.0f} s after the end"
+            )
+        left_s = max(0.0, limit_s - (time.monotonic() - begin))
+        if self.gpus_free is not None and not tree.wait_until(self.gpus_free, left_s):
+            raise GpusNotFreed(
+                "gpus_not_freed",
+                f"the GPUs are still in use {self.spec.stop_s:.0f} s after the server ended",
+                remedy="nvidia-smi shows by whom",
+            )
+
+    def _wait_for_line(self, progress: Progress) -> None:
+        state = self.log.read()
+        seen_at, told = time.monotonic(), ""
+        while not state.ready:
+            if state.stage != told:
+                told = state.stage
+                progress(told)
+            time.sleep(POLL_S)
+            if not self.alive():
+                raise self._failed_start()
+            before = state.size
+            state = self.log.read()
+            now = time.monotonic()
+            if state.size != before:
+                seen_at = now
+            self._check_patience(state, now - seen_at, now - self.started)
+
+    def _check_patience(self, state: LogState, silent_s: float, waited_s: float) -> None:
+        if state.size > MAX_LOG:
+            raise ServerHung("log_flood", f"the server has written more than {MAX_LOG >> 20} MiB of log", state.useful)
+        if state.failure is not None and silent_s > min(PATIENCE_S, self.spec.stall_s):
+            raise _named(state.failure, f"the server failed: {state.failure.line}", state)
+        if silent_s > self.spec.stall_s:
+            raise ServerHung(
+                "server_hung",
+                f"the server showed no progress for {self.spec.stall_s:.0f} s (last: {state.stage})",
+                state.useful,
+                remedy="limits.launch_stall_s allows more",
+            )
+        if self.spec.ready_s is not None and waited_s > self.spec.ready_s:
+            raise ServerHung(
+                "server_slow",
+                f"the server was not ready after {self.spec.ready_s:.0f} s (last: {state.stage})",
+                state.useful,
+            )
+
+    def _failed_start(self) -> LaunchError:
+        fault = self.died()
+        return PortTaken(fault.code, fault.text, fault.lines) if fault.code == "port_taken" else fault
+
+    def _first_answer(self) -> None:
+        body = {"text": "Hello", "sampling_params": {"max_new_tokens": FIRST_TOKENS, "temperature": 0.0}}
+        try:
+            with requests.Session() as session:
+                session.trust_env = False  # no proxy between us and this machine
+                reply = session.post(f"{self.url}/generate", json=body, timeout=(10, self.spec.stall_s))
+        except requests.Timeout as error:
+            raise ServerHung(
+                "first_answer_hung",
+                f"the server says it is ready and gave no answer for {self.spec.stall_s:.0f} s",
+                self.log.read().useful,
+            ) from error
+        except requests.RequestException as error:
+            if not tree.wait_until(lambda: not self.alive(), DEATH_S):
+                raise ClientError("no_answer", "the server says it is ready and refuses connections") from error
+            raise self.died() from error
+        if reply.status_code != 200:
+            raise ClientError(
+                "first_answer_bad", f"the first answer has status {reply.status_code}", self.log.read().useful
+            )
+
+
+def _popen(spec: LaunchSpec, token: str) -> subprocess.Popen[bytes]:
+    environment = {**spec.environment, tree.TOKEN_VARIABLE: token}
+    argv = confine(
+        spec.argv,
+        environment,
+        confinement=spec.confinement,
+        readable=spec.readable,
+        writable=spec.writable,
+        cwd=spec.cwd,
+    )
+    if spec.confinement.kind is not Kind.BUBBLEWRAP:
+        argv = (sys.executable, "-I", "-S", str(Path(supervisor.__file__).resolve()), *argv)
+    spec.log.parent.mkdir(parents=True, exist_ok=True)
+    output = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        return subprocess.Popen(
+            argv,
+            env={**OUTER_ENVIRONMENT, tree.TOKEN_VARIABLE: token},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)
+
+
+def _program(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _uncaught(state: LogState) -> Failure | None:
+    return Failure("server_died", state.exception) if state.exception else None
+
+
+def _by_exit_code(code: int | None) -> Failure:
+    if code is None:
+        return Failure("server_died", "it answers no more")
+    if code == 0:
+        return Failure("server_died", "it ended by itself with exit code 0")
+    if code > 128 or code < 0:
+        number = code - 128 if code > 128 else -code
+        return Failure("server_killed", f"it was ended by signal {number}")
+    return Failure("server_died", f"exit code {code}")
+
+
+def _named(failure: Failure, text: str, state: LogState) -> LaunchError:
+    kind = PortTaken if failure.code == "port_taken" else ServerDied
+    return kind(failure.code, text, state.useful)
