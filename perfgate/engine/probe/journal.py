@@ -18,6 +18,7 @@ from typing import Any
 VERSION = 1
 BATCH_LINES = 64
 BATCH_SECONDS = 0.5
+IDLE_SECONDS = 0.2  # without a new line: what is left is written
 RESERVE = 4096  # bytes kept for the line that says the bound was reached
 
 
@@ -30,7 +31,7 @@ class Journal:
         self._file = os.open(path, flags, 0o644)
         os.fchmod(self._file, 0o644)  # whatever the umask: another user reads it
         self._lines: list[str] = []
-        self._since = time.monotonic()
+        self._since = self._last = time.monotonic()
         self._left = max_bytes - RESERVE
         self._lock = threading.Lock()
         self.open = True
@@ -46,7 +47,8 @@ class Journal:
         """A finished line, written with its batch."""
         with self._lock:
             self._lines.append(line)
-            full = len(self._lines) >= BATCH_LINES or time.monotonic() - self._since >= BATCH_SECONDS
+            self._last = time.monotonic()
+            full = len(self._lines) >= BATCH_LINES or self._last - self._since >= BATCH_SECONDS
         if full:
             self.flush()
 
@@ -59,7 +61,7 @@ class Journal:
 
     def flush_if_idle(self) -> None:
         """For the keeper: while cycles run, they flush themselves."""
-        if time.monotonic() - self._since >= 2 * BATCH_SECONDS:
+        if self._lines and time.monotonic() - self._last >= IDLE_SECONDS:
             self.flush()
 
     def _append(self, batch: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import mmap
 import os
@@ -18,7 +19,7 @@ from .journal import VERSION, Journal
 from .targets import BY_MODULE
 from .timers import Clock, Timers, clock_for
 
-KEEPER_SECONDS = 1.0
+KEEPER_SECONDS = 0.25  # with journal.IDLE_SECONDS: half a second after its last cycle, all of it is on disk
 TITLE_SECONDS = 120.0  # how long a process may take to give itself a title
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 
@@ -98,12 +99,15 @@ class Process:
         self._owes_libraries.set()
 
     def first_mark(self, worker: Any) -> Clock | None:
-        """The worker is at work for the first time: what it is, which clock fits, and whether variables moved."""
+        """The worker is at work for the first time: what it is, which clock fits, and whether variables moved. None
+        and asked again where this one does not say on which device it works."""
+        device = proof.device_of(worker)
+        clock = clock_for(device)
+        if clock is None and device is None:
+            return None
         if self.effective is None:
             self._say_effective("first cycle")
         moved = {k: v for k, v in readings.effective().items() if (self.effective or {}).get(k) != v}
-        device = proof.device_of(worker)
-        clock = clock_for(device)
         kind = type(worker)
         self.journal.write(
             "worker",
@@ -115,6 +119,7 @@ class Process:
             moved=moved,
         )
         if clock is None:
+            self.timers.on = False
             self.note(f"timers off: no clock for device {device}")
         return clock
 
@@ -136,6 +141,7 @@ class Process:
             if name in sys.modules:
                 self.note(f"{name} was loaded before the probe")
         os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self.journal.flush)
         threading.Thread(target=self._keeper, name="perfgate-probe", daemon=True).start()
 
     def _forked(self) -> None:

@@ -122,7 +122,7 @@ def clock_for(device: str | None) -> Clock | None:
 class Timers:
     """Collects the marks of one process. `enter` and `leave` never raise and cost a few microseconds.
 
-    `choose_clock(worker)` is called at the first mark; `write` takes a finished line; `say` tells of trouble;
+    `choose_clock(worker)` is called at the first mark, and again while it gives None; `write` takes a finished line; `say` tells of trouble;
     `enabled()` is asked at each outermost mark.
     """
 
@@ -190,7 +190,6 @@ class Timers:
         if self._clock is None:
             self._clock = self._choose_clock(args[0] if args else None)
             if self._clock is None:
-                self.on = False
                 return None
         batch = args[1] if len(args) > 1 else next(iter(kwargs.values()), None)
         mark = "capture" if self._clock.capturing() else mark_of(phase, batch)

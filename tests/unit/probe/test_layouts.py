@@ -1,0 +1,209 @@
+"""Every row of the target table, on stand-ins with the layouts of eight releases; and what moved, told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from perfgate.engine.probe.targets import TARGETS, expected_in, release_of
+from perfgate.engine.probe_layout import Layout, check_layout, check_tree, read_layout, unusable
+from perfgate.engine.probe_reading import read_probe
+from perfgate.errors import PerfgateError
+from tests.unit.probe.standin import MS, RELEASES, StandIn, families_of, layout_of
+
+CASES = [(release, family) for release in RELEASES for family in [*families_of(layout_of(release)), "plain"]]
+
+
+def test_eight_releases_across_the_range_are_recorded() -> None:
+    assert len(RELEASES) == 8
+    assert RELEASES[0] == "0.5.8"
+    assert {release_of(release) for release in RELEASES} >= {(0, 5, 12), (0, 5, 13), (0, 5, 23)}  # V1's last, and after
+
+
+def test_every_row_is_exercised() -> None:
+    ran = {family for _, family in CASES} | {"proof"}
+    assert {target.family for target in TARGETS} == ran
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_recorded_layouts_have_every_row(release: str) -> None:
+    layout = layout_of(release)
+    assert check_layout(layout) == []
+    assert check_layout(replace(layout, version=None)) == []  # as a checkout, whose release is not known
+
+
+@pytest.mark.parametrize(("release", "family"), CASES)
+def test_phases_of_every_family(tmp_path: Path, release: str, family: str) -> None:
+    probe_dir = tmp_path / "probe"
+    probe_dir.mkdir()
+    ms = {phase: value / 8 for phase, value in MS.items()}
+    done = StandIn(tmp_path / "tree", layout_of(release), ms=ms).write().run(family, probe_dir)
+    assert done.returncode == 0, done.stderr
+    (process,) = read_probe(probe_dir, launch="l1").processes
+    cycles = [cycle for cycle in process.cycles if not cycle.mark]
+    assert len(cycles) == 8
+    assert sum(cycle.mark == "warmup" for cycle in process.cycles) == 16
+    assert process.targets["sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation"] == "patched"
+    phases = ("decode",) if family == "plain" else ("cycle", "draft", "verify", "draft_extend", "target")
+    wanted = {**ms, "target": ms["decode"], "cycle": ms["draft"] + ms["verify"] + ms["draft_extend"]}
+    for phase in ("cycle", "draft", "verify", "draft_extend", "target", "decode"):
+        timed = [getattr(cycle, phase) for cycle in cycles]
+        if phase in phases:
+            assert median(timed) >= wanted[phase]
+        else:
+            assert timed == [None] * 8
+
+
+@pytest.mark.parametrize("family", ["eagle_v1", "eagle_v2"])
+def test_device_time_is_read_late_out_of_order_and_never_waited_for(tmp_path: Path, family: str) -> None:
+    (tmp_path / "probe").mkdir()
+    standin = StandIn(tmp_path / "tree", layout_of("0.5.9"), device="cuda", latency=7, shuffled=True).write()
+    done = standin.run(family, tmp_path / "probe", cycles=40)
+    assert done.returncode == 0, done.stderr
+    (process,) = read_probe(tmp_path / "probe").processes
+    assert process.clock == "cuda_events"
+    assert process.gpu == "3 Fake GPU"
+    cycles = [cycle for cycle in process.cycles if not cycle.mark]
+    assert 30 <= len(cycles) < 40  # the last ones were not ready when the process ended
+    assert [cycle.number for cycle in cycles] == sorted(cycle.number for cycle in cycles)
+    for cycle in cycles:
+        assert (cycle.draft, cycle.verify, cycle.draft_extend) == (MS["draft"], MS["verify"], MS["draft_extend"])
+        assert cycle.target == MS["decode"]
+        assert cycle.cycle == MS["draft"] + MS["verify"] + MS["draft_extend"]
+
+
+def test_an_event_that_is_never_ready_costs_its_own_cycle_only(tmp_path: Path) -> None:
+    (tmp_path / "probe").mkdir()
+    stuck = (200,)  # an event of an early cycle
+    standin = StandIn(tmp_path / "tree", layout_of("0.5.23"), device="cuda", latency=30, stuck=stuck).write()
+    done = standin.run("eagle_v2", tmp_path / "probe", cycles=600)
+    assert done.returncode == 0, done.stderr
+    (process,) = read_probe(tmp_path / "probe").processes
+    given_up = [cycle for cycle in process.cycles if cycle.cycle is None]
+    assert len(given_up) <= 5
+    assert len(process.cycles) > 500
+    assert {cycle.verify for cycle in process.cycles if cycle.verify is not None} == {MS["verify"]}
+
+
+def test_events_that_are_never_ready_end_the_timers_not_the_server(tmp_path: Path) -> None:
+    (tmp_path / "probe").mkdir()
+    standin = StandIn(tmp_path / "tree", layout_of("0.5.23"), device="cuda", stuck="all").write()
+    done = standin.run("eagle_v2", tmp_path / "probe", cycles=1500)
+    assert done.returncode == 0, done.stderr
+    (process,) = read_probe(tmp_path / "probe").processes
+    assert any("never ready" in note for note in process.notes)
+    assert all(cycle.verify is None for cycle in process.cycles)
+
+
+def test_cycles_while_a_graph_is_captured_touch_no_event(tmp_path: Path) -> None:
+    (tmp_path / "probe").mkdir()
+    script = """
+import torch
+for number in range(40):
+    torch.cuda.device.capturing = number % 4 == 3
+    cycle()
+torch.cuda.device.capturing = False
+cycle('idle', 0); cycle('extend', 3); cycle('decode', 5)
+"""
+    standin = StandIn(tmp_path / "tree", layout_of("0.5.23"), device="cuda").write()
+    done = standin.run("eagle_v2", tmp_path / "probe", script=script)
+    assert done.returncode == 0, done.stderr
+    (process,) = read_probe(tmp_path / "probe").processes
+    marks = [cycle.mark for cycle in process.cycles]
+    assert marks.count("capture") == 10
+    assert marks[-3:] == ["idle", "extend", ""]
+    assert [cycle.batch for cycle in process.cycles][-3:] == [0, 3, 5]
+
+
+# ------------------------------------------------------------------------------------------------ what moved
+
+
+def _without(layout: Layout, module: str) -> Layout:
+    return replace(layout, modules={name: of for name, of in layout.modules.items() if name != module})
+
+
+V2 = "sglang.srt.speculative.eagle_worker_v2"
+
+
+def _renamed(layout: Layout, owner: str, method: str, new: str) -> Layout:
+    at = layout.modules[V2]
+    of = at.classes[owner]
+    methods = tuple(new if name == method else name for name in of.methods)
+    return replace(
+        layout, modules={**layout.modules, V2: replace(at, classes={**at.classes, owner: replace(of, methods=methods)})}
+    )
+
+
+def test_a_missing_module_is_named_with_the_place_its_class_went() -> None:
+    moved = replace(_without(layout_of("0.5.23"), V2), version=None, elsewhere={"EAGLEWorkerV2": "sglang.srt.spec.new"})
+    findings = check_layout(moved)
+    assert {finding.code for finding in findings if finding.family == "eagle_v2"} == {"no_module"}
+    assert any("EAGLEWorkerV2 is in sglang.srt.spec.new" in finding.text for finding in findings)
+    assert "eagle_v2" in unusable(findings)
+
+
+def test_a_renamed_method_is_named_for_it_and_for_who_inherits_it() -> None:
+    findings = check_layout(_renamed(layout_of("0.5.23"), "EAGLEWorkerV2", "verify", "verify_tree"))
+    assert {(finding.family, finding.phase, finding.code) for finding in findings} == {
+        ("eagle_v2", "verify", "no_method"),
+        ("standalone_v2", "verify", "no_method"),
+    }
+
+
+def test_v1_gone_is_no_finding_after_its_time_and_one_before() -> None:
+    layout = _without(layout_of("0.5.12"), "sglang.srt.speculative.eagle_worker")
+    families = {finding.family for finding in check_layout(layout)}
+    assert families == {"eagle_v1", "standalone_v1"}
+    assert check_layout(replace(layout, version="0.5.13")) == []
+
+
+def test_source_is_read_and_what_cannot_be_timed_is_told(tmp_path: Path) -> None:
+    StandIn(tmp_path / "python", layout_of("0.5.23")).write()
+    assert check_tree(tmp_path) == []
+    path = tmp_path / "python/sglang/srt/speculative/eagle_worker_v2.py"
+    source = path.read_text()
+    path.write_text(source.replace("    def verify(self,", "    @staticmethod\n    def verify(self,"))
+    assert [finding.code for finding in check_tree(tmp_path) if finding.family == "eagle_v2"] == ["not_plain"]
+    path.write_text(source.replace("self.draft_worker.draft(batch)", "self.draft_worker.propose(batch)"))
+    assert [finding.code for finding in check_tree(tmp_path) if finding.family == "eagle_v2"] == ["not_called"]
+    path.write_text("def broken(:\n")
+    assert {finding.code for finding in check_tree(tmp_path) if finding.family == "eagle_v2"} == {"no_module"}
+    path.rename(path.with_name("eagle_worker_v3.py")).write_text(source)
+    assert any(
+        "EAGLEWorkerV2 is in sglang.srt.speculative.eagle_worker_v3" in finding.text for finding in check_tree(tmp_path)
+    )
+
+
+def test_no_sglang_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(PerfgateError, match="no SGLang here"):
+        check_tree(tmp_path)
+    (tmp_path / "sglang-0.5.9-py3-none-any.whl").write_bytes(b"no zip")
+    with pytest.raises(PerfgateError, match="not a readable wheel"):
+        read_layout(tmp_path / "sglang-0.5.9-py3-none-any.whl")
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [
+        ("0.5.13.post1", (0, 5, 13)),
+        ("v0.5.9", (0, 5, 9)),
+        ("0.5.13rc1", (0, 5, 13)),
+        ("0.5.13+g12ab", (0, 5, 13)),
+        ("main", ()),
+    ],
+)
+def test_releases_compare_by_number(version: str, release: tuple[int, ...]) -> None:
+    assert release_of(version) == release
+
+
+def test_ranges_include_both_ends() -> None:
+    v1 = next(target for target in TARGETS if target.family == "eagle_v1")
+    assert [expected_in(v1, version) for version in ("0.5.7", "0.5.8", "0.5.12.post1", "0.5.13")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
