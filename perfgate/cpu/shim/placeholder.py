@@ -28,7 +28,8 @@ def placeholder(name: str) -> type[Placeholder]:
     """A fresh stand-in for `name`. Serves as a package's module-level `__getattr__`."""
     if name.startswith("__"):  # what Python itself asks of modules and classes; pretending would mislead it
         raise AttributeError(name)
-    return _Open(name, (Placeholder,), {})
+    made: type[Placeholder] = type.__call__(_Open, name, (Placeholder,), {})
+    return made
 
 
 class _Submodule(ModuleType):
@@ -56,4 +57,4 @@ class _Submodules:
 
 def pretend_submodules(package: str) -> None:
     """From now on `import package.anything` succeeds. Real modules of the package go first."""
-    sys.meta_path.append(_Submodules(package))  # type: ignore[arg-type]
+    sys.meta_path.append(_Submodules(package))

@@ -5,8 +5,8 @@ Shapes: queries [tokens, heads, dim], keys and values [tokens, kv heads, dim], c
 
 from __future__ import annotations
 
-import torch  # type: ignore[import-not-found,unused-ignore]
-from torch import Tensor  # type: ignore[import-not-found,unused-ignore]
+import torch  # type: ignore[import-not-found]
+from torch import Tensor
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
@@ -18,9 +18,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tenso
     return out.squeeze(0).transpose(0, 1)
 
 
-def _refuse_unsupported(
-    logit_cap: float, is_cross_attn: bool, sliding_window_size: int, sinks: Tensor | None
-) -> None:
+def _refuse_unsupported(logit_cap: float, is_cross_attn: bool, sliding_window_size: int, sinks: Tensor | None) -> None:
     """Say so rather than compute something else: the tiny model needs none of these."""
     if logit_cap or is_cross_attn or sliding_window_size > 0 or sinks is not None:
         raise NotImplementedError("logit cap, cross attention, sliding window and attention sinks")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 
-import torch  # type: ignore[import-not-found,unused-ignore]
-from torch import Tensor  # type: ignore[import-not-found,unused-ignore]
+import torch  # type: ignore[import-not-found]
+from torch import Tensor
 
 
 def _windows(rows: Tensor, starts: Tensor, ends: Tensor) -> Iterator[tuple[slice, int, slice]]:
@@ -61,18 +61,14 @@ def assign_draft_cache_locs_contiguous_cpu(
     assign_extend_cache_locs_cpu(req_pool_indices, req_to_token, seq_lens, ends, out_cache_loc, pool_len)
 
 
-def fill_bonus_tokens_cpu(
-    accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int
-) -> None:
+def fill_bonus_tokens_cpu(accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int) -> None:
     """Each request's last accepted token; `accept_tokens` has `accept_stride` places per request."""
     requests = accept_lens.numel()
     last = torch.arange(requests) * accept_stride + accept_lens.long() - 1
     bonus_tokens[:requests] = accept_tokens.reshape(-1)[last].to(bonus_tokens.dtype)
 
 
-def fill_accept_out_cache_loc_cpu(
-    accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor
-) -> None:
+def fill_accept_out_cache_loc_cpu(accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor) -> None:
     """The slots of the accepted tokens, moved together; -1 in `accept_index` marks a rejected one."""
     accepted = accept_index.reshape(-1)
     slots = out_cache_loc[accepted[accepted > -1].long()]
@@ -88,9 +84,7 @@ def rotate_input_ids_cpu(
 ) -> None:
     """Shift each request's packed tokens one to the left and put its new token last (or at `select_index`)."""
     new_tokens = topk_index.reshape(-1).to(input_ids.dtype)
-    for request, (start, length) in enumerate(
-        zip(extend_start_loc.tolist(), extend_seq_lens.tolist(), strict=True)
-    ):
+    for request, (start, length) in enumerate(zip(extend_start_loc.tolist(), extend_seq_lens.tolist(), strict=True)):
         if length <= 0:
             continue
         end = start + length
@@ -99,9 +93,7 @@ def rotate_input_ids_cpu(
         input_ids[last] = new_tokens[request]
 
 
-def copy_all_layer_kv_cache_cpu(
-    data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor
-) -> None:
+def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor) -> None:
     """Copy cache rows from `src_loc` to `tgt_loc` in every layer, given as address and bytes per row.
 
     Only trees (top-k above 1) come here. All rows are read before any is written, as source and target overlap.

@@ -9,8 +9,8 @@ alternative to the node itself.
 
 from __future__ import annotations
 
-import torch  # type: ignore[import-not-found,unused-ignore]
-from torch import Tensor  # type: ignore[import-not-found,unused-ignore]
+import torch  # type: ignore[import-not-found]
+from torch import Tensor
 
 FULL_MASK, QLEN_ONLY = 0, 1  # SGLang's TreeMaskMode; the third, bit-packed one never reaches a CPU
 

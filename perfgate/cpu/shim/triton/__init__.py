@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import triton.runtime  # noqa: F401  so that it is reached as an attribute, too
-from placeholder import placeholder as __getattr__  # noqa: F401  every other name exists
-from placeholder import pretend_submodules
+from placeholder import placeholder, pretend_submodules  # type: ignore[import-not-found]
+
+import triton.runtime  # type: ignore[import-not-found]  # noqa: F401  reached as an attribute, too
 
 __version__ = "0+perfgate"
+__getattr__ = placeholder  # every name that is not here
 
 pretend_submodules(__name__)
 
@@ -22,11 +23,10 @@ class Kernel:
         self.__name__ = getattr(function, "__name__", "kernel")
         self.__doc__ = function.__doc__
 
-    def __getitem__(self, grid: object) -> NoReturn:
+    def __getitem__(self, *grid: object, **options: object) -> NoReturn:
         raise NotImplementedError(f"Triton kernel {self.__name__} launched; the cpu profile has no Triton")
 
-    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        self[None]
+    __call__ = __getitem__
 
 
 def jit(function: Callable[..., Any] | None = None, **options: object) -> Any:
