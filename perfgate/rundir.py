@@ -1,0 +1,120 @@
+"""Run directories: where a run's files lie, which earlier run is resumed, and which earlier runs are evidence too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from perfgate import records as r
+from perfgate.errors import PerfgateError
+from perfgate.facts import FACTS_FILE, RESULT_FILE, read_facts, write_whole
+from perfgate.judge.evidence import RunFacts
+
+RUN_FILE = "run.json"
+COMMENT_FILE = "comment.md"
+PAGE_FILE = "index.html"
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """run.json: what a run is, in one small file that stands before the first fact."""
+
+    run_id: str
+    box: str
+    base: str
+    head: str
+    config_hash: str
+    continues: tuple[str, ...] = ()
+
+
+_RUN: TypeAdapter[RunFile] = TypeAdapter(RunFile)
+
+
+def write_run_file(run: Path, plan: r.Plan) -> None:
+    run.mkdir(parents=True, exist_ok=True)
+    body = RunFile(plan.run_id, plan.box, plan.base.sha, plan.head.sha, plan.config_hash, plan.continues)
+    write_whole(run / RUN_FILE, json.dumps(asdict(body), indent=1) + "\n")
+
+
+def read_run_file(run: Path) -> RunFile | None:
+    """None where there is none, or not a whole one."""
+    try:
+        return _RUN.validate_json((run / RUN_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def plan_of(run: Path) -> r.Plan | None:
+    """The plan that a run directory holds, if it has begun."""
+    if not (run / FACTS_FILE).exists():
+        return None
+    plans = [fact for fact in read_facts(run) if isinstance(fact, r.Plan)]
+    return plans[-1] if plans else None
+
+
+def check_new(run: Path) -> None:
+    """Refuses a directory that holds a run already."""
+    if (run / FACTS_FILE).exists():
+        raise PerfgateError(
+            "holds a run already", where=str(run), remedy="--resume goes on with it, or give another --out"
+        )
+
+
+def check_resumable(run: Path, base: str, head: str, config_hash: str) -> r.Plan:
+    """The plan to go on with; refuses a run of other commits or another configuration."""
+    plan = plan_of(run)
+    if plan is None:
+        raise PerfgateError("no run to resume here", where=str(run), remedy="leave out --resume")
+    if (plan.base.sha, plan.head.sha) != (base, head):
+        commits = f"{plan.base.sha[:12]}..{plan.head.sha[:12]}"
+        raise PerfgateError(f"the run here is of {commits}", where=str(run), remedy="give its --base and --head")
+    if plan.config_hash != config_hash:
+        raise PerfgateError(
+            "the configuration has changed since", where=str(run), remedy="measure anew, without --resume"
+        )
+    return plan
+
+
+def find_unfinished(runs: Path, base: str, head: str, config_hash: str) -> Path | None:
+    """The newest run of these commits and this configuration that has no result yet."""
+    for run in sorted((path for path in runs.glob("*") if path.is_dir()), reverse=True):
+        about = read_run_file(run)
+        wanted = about is not None and (about.base, about.head, about.config_hash) == (base, head, config_hash)
+        if wanted and not (run / RESULT_FILE).exists():
+            return run
+    return None
+
+
+def earlier_runs(runs: Path, plan: r.Plan, builds: dict[r.Side, str]) -> tuple[RunFacts, ...]:
+    """Runs of this box whose pairs are evidence for this one: same trees, builds, workloads and rules. Oldest first."""
+    found = [run for run in _readable(runs) if run.plan.run_id != plan.run_id and _same_question(run, plan, builds)]
+    return tuple(sorted(found, key=lambda run: run.plan.t))
+
+
+def named_runs(runs: Path, continues: tuple[str, ...]) -> tuple[RunFacts, ...]:
+    """The runs that a plan says it continues, as far as they are at hand. Oldest first."""
+    found = [run for run in _readable(runs) if run.plan.run_id in continues]
+    return tuple(sorted(found, key=lambda run: run.plan.t))
+
+
+def _readable(runs: Path) -> Iterator[RunFacts]:
+    for path in sorted(runs.glob("*")):
+        if (path / FACTS_FILE).exists():
+            try:
+                run = RunFacts.of(read_facts(path))
+            except PerfgateError:
+                continue  # altered or of a newer perfgate: no evidence
+            if run is not None:
+                yield run
+
+
+def _same_question(run: RunFacts, plan: r.Plan, builds: dict[r.Side, str]) -> bool:
+    trees = (run.plan.base.tree, run.plan.head.tree) == (plan.base.tree, plan.head.tree)
+    keys = {side: build.key for side, build in run.builds.items() if build.ok} == builds
+    workloads = {one.name: (one.workload, dict(one.flags)) for one in run.plan.recipes}
+    same_load = all(workloads.get(one.name) == (one.workload, dict(one.flags)) for one in plan.recipes)
+    return trees and keys and same_load and run.plan.box == plan.box and bool(run.pairs)
