@@ -46,7 +46,7 @@ MAX_ENTRIES = 4096  # of the directory looked at
 MAX_FILE_BYTES = 128 * 2**20
 MAX_LINE_BYTES = 256 * 2**10
 MAX_CYCLES = 1_000_000  # of all processes together: 88 MB here
-MAXLINES_OF_A_KIND = 64  # beside cycles
+MAX_LINES_OF_A_KIND = 64  # beside cycles
 INNER = ("draft", "verify", "draft_extend")
 ROOM = 1.05  # phases may exceed their cycle by this, for rounding and for events of two streams
 ROOM_MS = 0.2
@@ -217,10 +217,11 @@ def _read_file(path: Path, limit: float, room: int, dropped: Counter[str]) -> Pr
     except OSError:
         dropped["file cannot be opened"] += 1
         return None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        dropped["not a file"] += 1
+        return None
     with open(handle, "rb") as file:  # noqa: PTH123 (a descriptor)
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            dropped["not a file"] += 1
-            return None
         lines = _lines(file, dropped)
         head = next(lines, None)
         name = FILE_NAME.fullmatch(path.name)
@@ -283,7 +284,7 @@ def _gather(head: HeadLine, lines: Iterator[Line], limit: float, room: int) -> P
             continue
         kind = type(line).__name__
         others[kind] += 1
-        if others[kind] > MAXLINES_OF_A_KIND or isinstance(line, HeadLine):
+        if others[kind] > MAX_LINES_OF_A_KIND or isinstance(line, HeadLine):
             process.dropped["line too many"] += 1
         else:
             _take(process, line)

@@ -122,8 +122,8 @@ def clock_for(device: str | None) -> Clock | None:
 class Timers:
     """Collects the marks of one process. `enter` and `leave` never raise and cost a few microseconds.
 
-    `choose_clock(worker)` is called at the first mark, and again while it gives None; `write` takes a finished line; `say` tells of trouble;
-    `enabled()` is asked at each outermost mark.
+    `choose_clock(worker)` is called at the first mark, and again while it gives None. `write` takes a finished line;
+    `say` tells of trouble; `enabled()` is asked at each outermost mark.
     """
 
     def __init__(
