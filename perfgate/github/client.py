@@ -114,6 +114,7 @@ class Client:
             seconds_between_writes=patience.between_writes_s,
             lazy=True,
         )
+        self._author = job.author
         self._repository = self._github.get_repo(job.repository)
         self._base = f"/repos/{job.repository}"
 
@@ -132,10 +133,10 @@ class Client:
             labels=tuple(label["name"] for label in data["labels"]),
         )
 
-    def tip(self, branch: str) -> str:
-        """The full SHA that a branch of this repository points to."""
-        path = f"{self._base}/commits/{quote('heads/' + branch, safe='')}"
-        return str(self._get(path, "read the base branch", "contents: read")["sha"])
+    def resolve(self, ref: str) -> str:
+        """The full SHA that a ref of this repository names now: a branch, a tag, a SHA, "heads/main"."""
+        path = f"{self._base}/commits/{quote(ref, safe='')}"
+        return str(self._get(path, "find the commit", "contents: read")["sha"])
 
     def level(self, person: Person) -> str:
         """What somebody may do here: one of access.LEVELS. A login that now belongs to another account has no say."""
@@ -211,7 +212,7 @@ class Client:
     def react(self, comment: int, content: str) -> None:
         self._react(comment, content)
 
-    def comment_once(self, number: int, body: str, marker: str, author: str) -> Remark:
+    def comment_once(self, number: int, body: str, marker: str) -> Remark:
         """A new comment. `marker` stands in `body`; a comment of ours that holds it already is not made again."""
 
         def create() -> Remark:
@@ -219,18 +220,18 @@ class Client:
                 return _remark(self._repository.get_issue(number).create_comment(body))
 
         def find() -> Remark | None:
-            mine = (one for one in self.remarks(number) if one.author == author and one.body.startswith(marker))
-            return next(mine, None)
+            ours = (one for one in self.remarks(number) if one.author == self._author and one.body.startswith(marker))
+            return next(ours, None)
 
         return self._once(create, find)
 
-    def edit_comment(self, number: int, comment: int, body: str) -> None:
+    def edit_comment(self, comment: int, body: str) -> None:
         with _told("edit the comment", "pull-requests: write"):
             path = f"{self._base}/issues/comments/{comment}"
             self._github.requester.requestJsonAndCheck("PATCH", path, input={"body": body})
 
     def create_check(self, sha: str, external_id: str, details: dict[str, Any]) -> Check:
-        """A new check run, made once for an external id."""
+        """A new check run, made once for an external id (its first word)."""
 
         def create() -> Check:
             with _told("create the check", "checks: write"):
@@ -238,7 +239,8 @@ class Client:
                 return _check(made)
 
         def find() -> Check | None:
-            return next((check for check in self.checks(sha) if check.external_id == external_id), None)
+            name = external_id.split(" ")[0]
+            return next((check for check in self.checks(sha) if check.external_id.split(" ")[0] == name), None)
 
         return self._once(create, find)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from perfgate.errors import PerfgateError
 from perfgate.github.access import Person
@@ -45,6 +46,7 @@ class CommentEvent:
     number: int
     on_pull_request: bool
     comment: int
+    at: datetime
     body: str  # a stranger's
     sender: Person
     commenter: Person
@@ -133,6 +135,7 @@ class _Issue(_Part):
 
 class _Comment(_Part):
     id: int = Field(gt=0)
+    created_at: AwareDatetime
     body: str
     user: _User
 
@@ -149,6 +152,7 @@ class _CommentPayload(_Part):
             number=self.issue.number,
             on_pull_request=self.issue.pull_request is not None,
             comment=self.comment.id,
+            at=self.comment.created_at,
             body=self.comment.body,
             sender=self.sender.person(),
             commenter=self.comment.user.person(),

@@ -29,14 +29,19 @@ class Job:
     sha: str
     workflow_ref: str = ""  # owner/name/.github/workflows/file.yml@ref of the caller
     workflow_sha: str = ""
+    author: str = "github-actions[bot]"  # login of the token: whose comments are perfgate's own
     output: Path | None = None
     summary: Path | None = None
     token: str = field(default="", repr=False)
 
     @property
+    def runs_url(self) -> str:
+        return f"{self.server_url}/{self.repository}/actions/runs"
+
+    @property
     def run_url(self) -> str:
         """The live log, later the log."""
-        return f"{self.server_url}/{self.repository}/actions/runs/{self.run}"
+        return f"{self.runs_url}/{self.run}"
 
     @property
     def clone_url(self) -> str:
@@ -82,6 +87,7 @@ def job_of(environment: Mapping[str, str]) -> Job:
         sha=environment.get("GITHUB_SHA", ""),
         workflow_ref=environment.get("GITHUB_WORKFLOW_REF", ""),
         workflow_sha=environment.get("GITHUB_WORKFLOW_SHA", ""),
+        author=environment.get("PERFGATE_AUTHOR") or "github-actions[bot]",
         output=_path(environment, "GITHUB_OUTPUT"),
         summary=_path(environment, "GITHUB_STEP_SUMMARY"),
         token=environment.get("GITHUB_TOKEN", ""),

@@ -1,0 +1,177 @@
+"""perfgate's one comment on a pull request: its state, hidden in it, and its parts.
+
+    <!-- perfgate -->                 the marker, first in the comment; together with the author it makes it ours
+    <!-- perfgate:state {…} -->       what happened so far, for the next job to read
+    the newest run's text
+    <!-- perfgate:earlier -->         and from here what happened before, folded
+
+The state is data of moderate trust (maintainers can edit a bot's comment): validated, bounded, never executed. It can
+only make a check stricter (a regression that stands) or say what a maintainer could say anyway (an accepted loss).
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from perfgate.github.events import FullSha, Login
+from perfgate.records import Verdict
+
+MARKER = "<!-- perfgate -->"
+STATE_BEGIN = "<!-- perfgate:state "
+STATE_END = " -->"
+EARLIER = "<!-- perfgate:earlier -->"
+MAX_COMMENT = 65_536  # GitHub's limit, characters
+MAX_ENTRIES = 12
+MAX_ACCEPTED = 12
+
+Word = Literal["queued", "running", "cancelled"] | Verdict
+RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
+
+
+class _State(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Entry(_State):
+    """One request and what became of it. Identity: the run of the workflow and its attempt."""
+
+    run: int = Field(gt=0)
+    attempt: int = Field(gt=0)
+    at: datetime
+    head: FullSha
+    base: FullSha | None = None
+    head_tree: FullSha | None = None
+    base_tree: FullSha | None = None
+    word: Word
+    reason: str = Field("", max_length=300)
+    measured: RunId | None = None  # perfgate's own run id
+    contains: tuple[RunId, ...] = Field((), max_length=50)  # runs whose evidence it includes
+    stale: bool = False  # the head had moved when it ended
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.run, self.attempt
+
+    @property
+    def open(self) -> bool:
+        return self.word in ("queued", "running")
+
+    @property
+    def trees(self) -> tuple[str, str] | None:
+        return (self.base_tree, self.head_tree) if self.base_tree and self.head_tree else None
+
+
+class Accepted(_State):
+    """A maintainer accepts the loss of one head."""
+
+    head: FullSha
+    by: Login
+    reason: str = Field(max_length=300)
+    at: datetime
+
+
+class State(_State):
+    v: Literal[1] = 1
+    entries: tuple[Entry, ...] = Field((), max_length=50)  # newest first
+    accepted: tuple[Accepted, ...] = Field((), max_length=50)
+
+    @property
+    def newest(self) -> Entry | None:
+        return self.entries[0] if self.entries else None
+
+    def entry(self, order: tuple[int, int]) -> Entry | None:
+        return next((one for one in self.entries if one.order == order), None)
+
+    def with_entry(self, entry: Entry) -> State:
+        """The state with this entry in the place of an earlier word on the same request.
+
+        A regression outlives the bound on entries, so that no number of later runs can make it be forgotten.
+        """
+        others = (one for one in self.entries if one.order != entry.order)
+        ordered = sorted((entry, *others), key=lambda one: one.order, reverse=True)
+        kept = ordered[:MAX_ENTRIES]
+        kept += [one for one in ordered[MAX_ENTRIES:] if one.word is Verdict.REGRESSION][: 50 - MAX_ENTRIES]
+        return self.model_copy(update={"entries": tuple(kept)})
+
+    def with_accepted(self, accepted: Accepted) -> State:
+        others = tuple(one for one in self.accepted if one.head != accepted.head)
+        return self.model_copy(update={"accepted": (accepted, *others)[:MAX_ACCEPTED]})
+
+    def accepted_for(self, head: str) -> Accepted | None:
+        return next((one for one in self.accepted if one.head == head), None)
+
+
+def standing_regression(state: State, entry: Entry) -> Entry | None:
+    """The regression of the same two trees that this entry does not overcome; None where nothing stands against it.
+
+    Only a pass, or an undecided judgement, of evidence that contains the regression's own takes its place. A run that
+    could not measure says nothing about what was measured before.
+    """
+    if entry.word is Verdict.REGRESSION or entry.trees is None:
+        return None
+    told = entry.word in (Verdict.PASS, Verdict.INCONCLUSIVE)
+    for other in state.entries:
+        if other.order == entry.order or other.word is not Verdict.REGRESSION or other.trees != entry.trees:
+            continue
+        overcome = any(
+            later.word in (Verdict.PASS, Verdict.INCONCLUSIVE) and other.measured in later.contains
+            for later in state.entries
+            if later.trees == entry.trees and later.order > other.order
+        )
+        contained = told and other.measured is not None and other.measured in entry.contains
+        if not contained and not overcome:
+            return other
+    return None
+
+
+def now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+# ------------------------------------------------------------------------------------------------ text
+
+
+def is_ours(author: str, body: str, expected_author: str) -> bool:
+    """Marker and author: anybody can write the marker, nobody but the workflow writes as its token."""
+    return author == expected_author and body.startswith(MARKER)
+
+
+def state_of(body: str) -> State:
+    """The state in a comment of ours; an empty one where it cannot be read."""
+    lines = body.split("\n", 2)
+    line = lines[1].strip() if len(lines) > 1 else ""
+    if not (line.startswith(STATE_BEGIN) and line.endswith(STATE_END)):
+        return State()
+    try:
+        return State.model_validate_json(line[len(STATE_BEGIN) : -len(STATE_END)])
+    except ValidationError:
+        return State()
+
+
+def text_of_newest(body: str) -> str:
+    """The newest run's text in a comment of ours."""
+    parts = body.split("\n", 2)
+    return parts[2].split(EARLIER, 1)[0].strip("\n") if len(parts) == 3 else ""
+
+
+def state_line(state: State) -> str:
+    """One line that no text in it can end: what could close an HTML comment is written as \\u escapes."""
+    text = json.dumps(state.model_dump(mode="json", exclude_defaults=True), ensure_ascii=True, separators=(",", ":"))
+    for char in "<>&-":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return f"{STATE_BEGIN}{text}{STATE_END}"
+
+
+def room_for_text(state: State, earlier: str) -> int:
+    """Characters that are left for the newest run's text."""
+    return MAX_COMMENT - len(assemble(state, "", earlier)) - 16
+
+
+def assemble(state: State, text: str, earlier: str) -> str:
+    """The whole comment."""
+    parts = [MARKER, state_line(state), text.replace(EARLIER, ""), EARLIER]
+    return "\n".join([*parts, earlier] if earlier else parts)

@@ -1,0 +1,38 @@
+"""What a pull request changes, read from its commits by git: merge base, trees, kind of diff."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfgate.github.fetch import Origin, fetch_commits, fetch_file
+from perfgate.records import Commit
+from perfgate.source.diff import DiffClass, classify
+from perfgate.source.pins import PYPROJECT
+from perfgate.source.repository import Repository
+
+
+@dataclass(frozen=True)
+class Study:
+    base: Commit
+    head: Commit
+    diff: DiffClass
+
+
+def study(folder: Path, origin: Origin, tip: str, head: str, *, exact: bool, ignore: Sequence[str]) -> Study:
+    """Compares `head` with its merge base with `tip`, or with `tip` itself if `exact`. All are full SHAs."""
+    fetch_commits(folder, origin, (tip, head), blobs=False)
+    repository = Repository(folder)
+    base = repository.resolve(tip) if exact else repository.merge_base(tip, head)
+    paths = repository.changed_paths(base.sha, head)
+    if PYPROJECT in paths:
+        for sha in (base.sha, head):
+            fetch_file(folder, origin, sha, PYPROJECT)
+    diff = classify(
+        paths,
+        ignore=ignore,
+        base_pyproject=repository.read_file(base.sha, PYPROJECT) if PYPROJECT in paths else None,
+        head_pyproject=repository.read_file(head, PYPROJECT) if PYPROJECT in paths else None,
+    )
+    return Study(base, repository.resolve(head), diff)
