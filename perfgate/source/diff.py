@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from perfgate.errors import PerfgateError
 from perfgate.source.patterns import matches_any
-from perfgate.source.pins import PYPROJECT, PinChange, Pins, pin_changes, read_pins
+from perfgate.source.pins import PYPROJECT, PinChange, pin_changes, read_pins
 
 KERNEL_PROJECTS = ("python/sglang/kernels/aot", "sgl-kernel")
 """Where the kernel package's source is, newest place first."""
@@ -29,7 +29,7 @@ NOTHING = (
 KERNEL = tuple(f"{project}/**" for project in KERNEL_PROJECTS)
 RUST = ("rust/**", "proto/**", "/python/setup.py")
 JIT = ("python/sglang/jit_kernel/**", "python/sglang/kernels/jit/**", "python/sglang/srt/**/jit_kernel/**")
-SPECULATIVE = ("python/sglang/srt/speculative/**", "*eagle*", "*speculative*", "*spec_*")
+SPECULATIVE = ("python/sglang/srt/speculative/**", "*eagle*", "*speculative*", "spec_*", "*_spec_*")
 TUNED = (
     *("*autotune*", "*flashinfer*", *JIT, *KERNEL),
     *("python/sglang/srt/layers/moe/**", "python/sglang/srt/layers/quantization/**"),
@@ -120,18 +120,14 @@ def _kind(path: str, *, environment: bool) -> str | None:
 
 
 def _pins(base: bytes | None, head: bytes | None) -> tuple[tuple[PinChange, ...], bool]:
-    """What pins changed, and whether that cannot be known."""
+    """Pins that changed, and whether something else did or cannot be known."""
     if base is None or head is None:
         return (), True
     try:
         before, after = read_pins(base), read_pins(head)
     except PerfgateError:
         return (), True
-    return pin_changes(before, after), before.requires_python != after.requires_python and not _same(before, after)
-
-
-def _same(before: Pins, after: Pins) -> bool:
-    return before == after
+    return pin_changes(before, after), before.requires_python != after.requires_python
 
 
 def _reason(changed: Sequence[str], deciding: Mapping[str, tuple[str, ...]], pins: Sequence[PinChange]) -> str:

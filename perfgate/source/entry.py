@@ -24,6 +24,8 @@ from perfgate.facts import write_whole
 from perfgate.source.manifest import Manifest, difference
 
 _POLL_S = 0.05
+HALF_MADE = ("making", "scratch")
+"""Companions that exist only while an entry is made."""
 
 
 def companion(entry: Path, suffix: str) -> Path:
@@ -122,6 +124,18 @@ def made_once(entry: Path, make: Maker, *, in_place: bool = False, wait_s: float
                 _make(entry, make, held, in_place=in_place)
 
 
+def find_made(entry: Path) -> Made | None:
+    """A whole entry, held; None where there is none."""
+    held = try_hold(entry, shared=True) if entry.is_dir() else None
+    about = inspect(entry)[0] if held else None
+    if held is None or about is None:
+        if held:
+            held.release()
+        return None
+    touch(entry)
+    return Made(entry, about, cached=True, hold=held)
+
+
 def inspect(entry: Path) -> tuple[Mapping[str, Any] | None, str]:
     """What was written down about a whole entry; else None and, where there was one, what is wrong with it."""
     try:
@@ -162,8 +176,7 @@ def _write(path: Path, data: bytes) -> None:
 def discard(entry: Path) -> None:
     """Removes an entry, whatever state it is in; only its lock stays. The caller holds it exclusively."""
     companion(entry, "json").unlink(missing_ok=True)  # first: from here on it counts as not made
-    companion(entry, "files").unlink(missing_ok=True)
-    for path in (entry, companion(entry, "making")):
+    for path in (entry, *(companion(entry, suffix) for suffix in ("files", "launches", *HALF_MADE))):
         remove_tree(path)
 
 

@@ -5,7 +5,8 @@ latter cannot be set by a program), name, and where a link points. Half a second
 The price: a folder that was copied, restored or chown-ed counts as changed, and is made again.
 """
 
-# ruff: noqa: PTH  names are bytes here: strangers choose them, in any encoding
+# Names are bytes here: strangers choose them, in any encoding.
+# ruff: noqa: PTH115
 from __future__ import annotations
 
 import os

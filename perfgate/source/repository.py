@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -179,23 +179,27 @@ class Repository:
 
     # ---------------------------------------------------------------------------------------------- trees
 
-    def worktree(self, sha: str, where: Path) -> Worktree:
-        """The files of a commit below the folder `where`, read-only and named by their tree's hash."""
-        tree = self.resolve(sha).tree
+    def worktree(
+        self, commit: Commit, where: Path, *, variant: str = "", finish: Callable[[Path, Path], None] | None = None
+    ) -> Worktree:
+        """The files of a commit below the folder `where`, read-only and named by their tree's hash.
+
+        `finish(place, path)` may add to what lies in `place` before it becomes `path`; `variant` then names the result.
+        """
+        name = f"{commit.tree}-{variant}" if variant else commit.tree
 
         def make(place: Path, _: Hold) -> Mapping[str, Any]:
-            extract(self._git, tree, place)
-            return {"tree": tree}
+            extract(self._git, commit.tree, place)
+            if finish is not None:
+                finish(place, where / name)
+            return {"tree": commit.tree}
 
         try:
-            made: Made = made_once(where / tree, make)
+            made: Made = made_once(where / name, make)
         except OSError as error:
-            raise PerfgateError(
-                f"the files of {sha[:12]} cannot be written: {error.strerror}",
-                where=str(where),
-                remedy="free some space",
-            ) from error
-        return Worktree(made.path, tree, made.cached, made.hold)
+            what = f"the files of {commit.sha[:12]} cannot be written: {error.strerror}"
+            raise PerfgateError(what, where=str(where), remedy="free some space") from error
+        return Worktree(made.path, commit.tree, made.cached, made.hold)
 
     def _text(self, *arguments: str) -> str:
         return self._git.run(*arguments).decode("utf-8", "replace").strip()

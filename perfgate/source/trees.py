@@ -7,7 +7,8 @@ Links are made as they are (perfgate itself never reads through them), submodule
 without `--recurse-submodules`.
 """
 
-# ruff: noqa: PTH  names are bytes here: strangers choose them, in any encoding
+# Names are bytes here: strangers choose them, in any encoding.
+# ruff: noqa: PTH102, PTH103, PTH115, PTH118, PTH120, PTH211
 from __future__ import annotations
 
 import hashlib

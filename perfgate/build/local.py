@@ -1,0 +1,215 @@
+"""Kernels and Rust extensions built on the box: what is needed, and with which commands.
+
+If either side needs one, both sides' are built here with the same toolchain and flags: a wheel from the index against
+a local build would compare compilers. Sources are copied, the build is confined, and neither side can write what the
+other reads: compiler caches are private to a build; base's results may be read by head's, never the other way round.
+"""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import subprocess
+import tomllib
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from packaging.requirements import InvalidRequirement, Requirement
+
+from perfgate.build.failures import Failure, box_failure
+from perfgate.config import BuildRules
+from perfgate.errors import PerfgateError
+from perfgate.facts import short_hash
+from perfgate.records import Side
+from perfgate.source.diff import KERNEL_PROJECTS, DiffClass
+
+PYTHON_PROJECT = "python"
+RUST_SOURCES = ("rust", "proto", "python/setup.py", "python/pyproject.toml")
+
+GB_A_JOB = 4.0
+"""Of memory for one compiler of attention kernels; the published builds are known to be killed below that."""
+
+KERNEL_TOOLS = ("nvcc", "cmake", "ninja", "c++", "git")
+RUST_TOOLS = ("cargo", "protoc", "cc")
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """What is built here, on both sides alike."""
+
+    kernel: bool = False
+    rust: bool = False
+
+    @classmethod
+    def of(cls, diff: DiffClass, rules: BuildRules) -> LocalWork:
+        kernel = rules.kernel == "local" or (rules.kernel == "auto" and diff.kernel)
+        return cls(kernel=kernel, rust=rules.rust == "auto" and diff.rust)
+
+    @property
+    def any(self) -> bool:
+        return self.kernel or self.rust
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return (*(KERNEL_TOOLS if self.kernel else ()), *(RUST_TOOLS if self.rust else ()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toolchain:
+    """Found tools, and how many of them may run at a time."""
+
+    tools: Mapping[str, Path]
+    jobs: int
+    arch: str | None  # e.g. "12.0a"
+    ccache: Path | None = None
+
+
+def find_toolchain(work: LocalWork, path: str, rules: BuildRules, arch: str | None) -> Toolchain | Failure:
+    """The tools for local builds, or what is missing."""
+    found = {tool: Path(where) for tool in work.tools if (where := shutil.which(tool, path=path))}
+    missing = [tool for tool in work.tools if tool not in found]
+    if missing:
+        what = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        remedy = "install it, or name its folder under tools in the box's file"
+        return box_failure(f"{what}, needed to build {_what(work)}", remedy)
+    if work.kernel and arch is None:
+        remedy = 'set build.cuda_arch in perfgate.yml, e.g. "12.0a" for RTX PRO 6000'
+        return box_failure("the architecture of this box's GPUs is not known", remedy)
+    memory = psutil.virtual_memory().available / 2**30
+    jobs = rules.jobs or max(1, min(psutil.cpu_count() or 1, int(memory / GB_A_JOB)))
+    if work.kernel and memory < GB_A_JOB * jobs:
+        what = f"{memory:.0f} GiB of memory free, {GB_A_JOB * jobs:.0f} GiB needed to build kernels in {jobs} jobs"
+        return box_failure(what, "free memory, or lower build.jobs")
+    ccache = shutil.which("ccache", path=path)
+    return Toolchain(tools=found, jobs=jobs, arch=arch, ccache=Path(ccache) if ccache else None)
+
+
+def _what(work: LocalWork) -> str:
+    return " and ".join(name for name, wanted in (("kernels", work.kernel), ("Rust extensions", work.rust)) if wanted)
+
+
+def kernel_project(tree: Path) -> str | None:
+    """Where a tree keeps its kernel package."""
+    return next((project for project in KERNEL_PROJECTS if read_inside(tree, f"{project}/pyproject.toml")), None)
+
+
+def read_inside(tree: Path, name: str) -> bytes | None:
+    """A file of a stranger's tree; None where it is missing or a link leads out of the tree."""
+    path = (tree / name).resolve()
+    if not path.is_relative_to(tree.resolve()) or not path.is_file():
+        return None
+    return path.read_bytes()
+
+
+def build_requirements(pyproject: bytes, where: str) -> tuple[str, ...]:
+    """What a project needs to be built: names and versions from an index only."""
+    try:
+        listed = tomllib.loads(pyproject.decode()).get("build-system", {}).get("requires", [])
+        found = [Requirement(text) for text in listed]
+    except (ValueError, TypeError, AttributeError, RecursionError, InvalidRequirement) as error:
+        raise PerfgateError("its [build-system] cannot be read", where=where) from error
+    if any(requirement.url for requirement in found):
+        raise PerfgateError("its build requirements may only be had from an index", where=where)
+    return tuple(str(requirement) for requirement in found)
+
+
+def copy_source(tree: Path, into: Path) -> None:
+    """A tree's files to build in: writable, links kept as links."""
+    shutil.copytree(tree, into, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (into, *into.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IWUSR)
+
+
+def kernel_settings(toolchain: Toolchain) -> tuple[str, ...]:
+    """CMake definitions, for versions built by scikit-build-core; others ignore them."""
+    return (
+        "cmake.define.SGL_KERNEL_COMPILE_THREADS=1",
+        f"cmake.define.CMAKE_CUDA_ARCHITECTURES={(toolchain.arch or '').replace('.', '')}",
+    )
+
+
+def kernel_variables(toolchain: Toolchain, shim: Path, ccache: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "CUDACXX": str(shim),
+        "PERFGATE_NVCC": str(toolchain.tools["nvcc"]),
+        "PERFGATE_CUDA_ARCH": toolchain.arch or "",
+        "TORCH_CUDA_ARCH_LIST": toolchain.arch or "",
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(toolchain.jobs),
+        "MAX_JOBS": str(toolchain.jobs),
+        "NVCC_THREADS": "1",
+        **ccache,
+    }
+
+
+def ccache_variables(side: Side, private: Path, shared: Path) -> dict[str, str]:
+    """A compiler cache that head reads and base fills: what a PR compiles never reaches base."""
+    return {
+        "CCACHE_DIR": str(private),
+        "CCACHE_REMOTE_STORAGE": f"file:{shared}{'|read-only' if side is Side.HEAD else ''}",
+        "CCACHE_NOHASHDIR": "1",
+    }
+
+
+def rust_variables(toolchain: Toolchain, scratch: Path, tree: str) -> dict[str, str]:
+    return {
+        "SGLANG_BUILD_RUST_EXTS": "all",
+        "CARGO_HOME": str(scratch / "cargo"),
+        "CARGO_TARGET_DIR": str(scratch / "target"),
+        "CARGO_BUILD_JOBS": str(toolchain.jobs),
+        "SETUPTOOLS_SCM_PRETEND_VERSION": f"0.0.0+tree.{tree[:12]}",
+    }
+
+
+def write_shim(folder: Path, python: Path) -> Path:
+    """The stand-in before nvcc, run by the build environment's own Python."""
+    folder.mkdir(parents=True, exist_ok=True)
+    source = Path(__file__).with_name("nvcc_shim.py").read_text(encoding="utf-8")
+    shim = folder / "nvcc"
+    shim.write_text(f"#!{python} -IS\n{source}", encoding="utf-8")
+    shim.chmod(0o755)
+    return shim
+
+
+def only_wheel(folder: Path) -> Path:
+    """The one wheel that a build left."""
+    wheels = sorted(path for path in folder.glob("*.whl") if path.is_file() and not path.is_symlink())
+    if len(wheels) != 1:
+        raise PerfgateError(f"the build left {len(wheels)} wheels, not one")
+    return wheels[0]
+
+
+def compiled_parts(wheel: Path, into: Path, limit: int = 2 * 2**30) -> tuple[str, ...]:
+    """Unpacks the extension modules of an `sglang` wheel below `into`; their names in the tree's `python` folder."""
+    names: list[str] = []
+    with zipfile.ZipFile(wheel) as archive:
+        for member in archive.infolist():
+            parts = member.filename.split("/")
+            if parts[0] != "sglang" or not member.filename.endswith(".so") or {"", ".", ".."} & set(parts):
+                continue
+            limit -= member.file_size
+            if limit < 0:
+                raise PerfgateError("the extension modules are too large", where=wheel.name)
+            target = into.joinpath(*parts)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(member) as source, target.open("wb") as file:
+                shutil.copyfileobj(source, file)
+            names.append(member.filename)
+    return tuple(sorted(names))
+
+
+def tool_versions(toolchain: Toolchain | None) -> tuple[str, ...]:
+    """Tools with a hash of what each says about itself, for the key: another compiler, another environment."""
+    if toolchain is None:
+        return ()
+    return tuple(f"{name} {short_hash(_version(tool))}" for name, tool in sorted(toolchain.tools.items()))
+
+
+def _version(tool: Path) -> str:
+    done = subprocess.run(
+        [tool, "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
+    )
+    return done.stdout

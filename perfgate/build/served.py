@@ -1,0 +1,81 @@
+"""A side ready to serve: checked to import the commit's code, and what the facts say about it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from perfgate.build import BuiltSide
+from perfgate.build.failures import BuildFailed
+from perfgate.build.origin import Answer, ask, check_origin, read_answer
+from perfgate.build.steps import Runner
+from perfgate.host.sandbox import interpreter_folders
+from perfgate.records import Build, Side
+
+
+def verify_origin(built: BuiltSide, runner: Runner) -> Answer:
+    """Asks the side's Python, with the server's own PYTHONPATH, where sglang comes from; WrongOrigin if elsewhere."""
+    with tempfile.TemporaryDirectory(prefix="perfgate-") as folder:
+        readable = (built.tree, *built.readable, *interpreter_folders(built.python))
+        answer = read_answer(runner.run(ask(built.python, built.path_entries, Path(folder), readable)))
+    check_origin(answer, built.tree)
+    return answer
+
+
+def fixed_side(
+    side: Side,
+    tree: Path,
+    python: Path,
+    *,
+    key: str,
+    runner: Runner,
+    before: tuple[Path, ...] = (),
+    environment: Mapping[str, str] | None = None,
+) -> BuiltSide:
+    """A side in an environment that a profile fixed. `before`: entries of PYTHONPATH before the tree's, e.g. a shim's.
+
+    Raises WrongOrigin where `import sglang` would not give the tree's code.
+    """
+    built = BuiltSide(
+        side=side,
+        key=key,
+        python=python,
+        tree=tree,
+        path_entries=(*before, tree / "python"),
+        environment=environment or {},
+        readable=(*before, *interpreter_folders(python)),
+        cached=True,
+    )
+    answer = verify_origin(built, runner)
+    return BuiltSide(**{**vars(built), "versions": {**answer.versions, "python": answer.python}})
+
+
+def build_fact(built: BuiltSide, log: str | None = None) -> Build:
+    """The fact of a side that was built. `log`: relative to the run."""
+    return Build(
+        id=f"build/{built.side}",
+        side=built.side,
+        key=built.key,
+        ok=True,
+        cached=built.cached,
+        seconds=built.seconds,
+        origin=f"{built.tree.name}/python/sglang/__init__.py",
+        versions=built.versions,
+        log=log,
+    )
+
+
+def failed_fact(failed: BuildFailed, log: str | None = None) -> Build:
+    """The fact of a side that could not be built."""
+    failure = failed.failure
+    return Build(
+        id=f"build/{failed.side}",
+        side=failed.side,
+        key=failed.key,
+        ok=False,
+        log=log,
+        reason=failure.reason,
+        lines=failure.lines,
+        blame=failure.blame,
+    )

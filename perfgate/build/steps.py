@@ -1,0 +1,158 @@
+"""One command of a build after the other: confined where it runs PR code, bounded in time and in what it may say.
+
+Nothing of a build outlives perfgate: its commands die with it (bubblewrap, `setpriv --pdeathsig`), and those that
+perfgate itself answers for inherit the entry's lock, so that nobody begins anew beside a survivor.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Kind, confine, hand_over
+
+LOG_LIMIT = 64 * 2**20
+_KEPT = 512 * 2**10  # of the output's beginning, and of its end
+_GRACE_S = 1.0  # for what is still in the pipe of a command that has ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    what: str  # in words, for the log
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    cwd: Path
+    theirs: bool = False  # runs PR code, or code that a PR may choose
+    readable: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+
+
+class StepFailed(Exception):
+    def __init__(self, step: Step, code: int | None, output: str) -> None:
+        self.step = step
+        self.code = code  # None: it took too long
+        self.output = output
+        super().__init__(step.what)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runner:
+    """Runs steps, appending to a log. `deadline` as time.monotonic()."""
+
+    log: Path
+    deadline: float
+    confinement: Confinement = UNCONFINED
+    lock: int | None = None  # open file that steps other than PR code inherit
+
+    def run(self, step: Step) -> str:
+        """What the command said; StepFailed where it did not end well."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            log.write(f"\n# {step.what}\n$ {shlex.join(step.argv)}\n".encode("utf-8", "replace"))
+            hand_over(step.writable if step.theirs else (), self.confinement)
+            try:
+                code, output = self._run(step, log)
+            finally:
+                _take_back(step.writable if step.theirs else (), self.confinement)
+        if code != 0:
+            raise StepFailed(step, code, output)
+        return output
+
+    def _run(self, step: Step, log: IO[bytes]) -> tuple[int | None, str]:
+        inherited = (self.lock,) if self.lock is not None and not step.theirs else ()
+        with subprocess.Popen(
+            [*_dying_with_us(), *self._command(step)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=OUTER_ENVIRONMENT if step.theirs else dict(step.environment),
+            cwd=step.cwd,
+            start_new_session=True,
+            pass_fds=inherited,
+        ) as process:
+            try:
+                output = _follow(process, log, self.deadline)
+                return process.poll(), output
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                if process.stdout is not None:
+                    process.stdout.close()
+
+    def _command(self, step: Step) -> Sequence[str]:
+        if not step.theirs:
+            return step.argv
+        return confine(
+            step.argv,
+            step.environment,
+            confinement=self.confinement,
+            readable=tuple(path.absolute() for path in step.readable),
+            writable=tuple(path.absolute() for path in step.writable),
+            cwd=step.cwd,
+        )
+
+
+def _dying_with_us() -> Sequence[str]:
+    setpriv = shutil.which("setpriv", path=OUTER_ENVIRONMENT["PATH"])
+    return (setpriv, "--pdeathsig", "KILL", "--") if setpriv else ()
+
+
+def _take_back(paths: Sequence[Path], confinement: Confinement) -> None:
+    """What a confined user made becomes perfgate's again."""
+    if confinement.uid is not None:
+        hand_over(paths, Confinement(kind=Kind.NONE, uid=os.geteuid(), gid=os.getegid()))
+
+
+def _follow(process: subprocess.Popen[bytes], log: IO[bytes], deadline: float) -> str:
+    """Copies what a command says into the log until it ends or its time is up; beginning and end of what it said.
+
+    A pipe kept open by a process that outlives the command is not waited for.
+    """
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    kept = _Kept()
+    ended: float | None = None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while time.monotonic() < deadline:
+            block = process.stdout.read(65536) if selector.select(0.1) else None
+            if block:
+                kept.add(block, log)
+            elif block == b"" or (ended is not None and time.monotonic() - ended > _GRACE_S):
+                break
+            if ended is None and process.poll() is not None:
+                ended = time.monotonic()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, deadline - time.monotonic()))
+    return kept.text()
+
+
+class _Kept:
+    """Beginning and end of an output of any length."""
+
+    def __init__(self) -> None:
+        self.start = bytearray()
+        self.end = bytearray()
+        self.written = 0
+
+    def add(self, block: bytes, log: IO[bytes]) -> None:
+        if self.written < LOG_LIMIT:
+            log.write(block)
+            self.written += len(block)
+        room = _KEPT - len(self.start)
+        self.start += block[:room] if room > 0 else b""
+        self.end += block[max(0, room) :]
+        del self.end[: max(0, len(self.end) - _KEPT)]
+
+    def text(self) -> str:
+        return bytes(self.start + self.end).decode("utf-8", "replace")

@@ -1,0 +1,116 @@
+"""What is asked of uv, and the environment it is asked in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from uv import find_uv_bin
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+INDEX_VARIABLES = (
+    *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_INDEX_STRATEGY"),
+    *("UV_TORCH_BACKEND", "UV_EXCLUDE_NEWER"),
+)
+PASSED = (
+    *INDEX_VARIABLES,
+    *("UV_HTTP_TIMEOUT", "UV_OFFLINE", "UV_SYSTEM_CERTS", "UV_NATIVE_TLS", "UV_PYTHON_DOWNLOADS"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    *("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH", "RUSTUP_HOME"),
+)
+"""All that a build gets of the surroundings. An allow-list: tokens are not on it."""
+
+_WITH_PASSWORD = re.compile(r"://[^/\s]*@")
+
+
+def passed(surroundings: Mapping[str, str]) -> dict[str, str]:
+    """What a build may see of the surroundings. An address with a user or password in it is left out."""
+    found = {name: surroundings[name] for name in PASSED if surroundings.get(name)}
+    return {name: value for name, value in found.items() if not _WITH_PASSWORD.search(value)}
+
+
+def index_settings(variables: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{name}={variables[name]}" for name in INDEX_VARIABLES if name in variables)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uv:
+    """Commands of uv, none of which reads a configuration file or runs anything of the packages it installs.
+
+    `sources`: packages without a wheel may be built: that runs their code.
+    """
+
+    venv: Path
+    wheels: Sequence[Path] = ()
+    sources: bool = False
+
+    @property
+    def binary(self) -> Path:
+        return Path(find_uv_bin())
+
+    @property
+    def python(self) -> Path:
+        return self.venv / "bin" / "python"
+
+    def make_venv(self, python: str, venv: Path | None = None) -> list[str]:
+        return [str(self.binary), "venv", "--no-config", "--no-project", "--python", python, str(venv or self.venv)]
+
+    def resolve(self, wanted: Path, resolution: Path) -> list[str]:
+        """Chooses versions; those already in `resolution` are kept where the requirements allow it."""
+        plain = ("--no-header", "--no-annotate", "--quiet")
+        return [*self._pip("compile"), *plain, "--output-file", str(resolution), str(wanted)]
+
+    def install(self, resolution: Path) -> list[str]:
+        return [*self._pip("install"), "--no-deps", "-r", str(resolution)]
+
+    def install_tools(self, requirements: Sequence[str], constraint: Path) -> list[str]:
+        return [*self._pip("install"), "--constraint", str(constraint), "--", *requirements]
+
+    def build_wheel(self, project: Path, out: Path, settings: Sequence[str]) -> list[str]:
+        options = [part for setting in settings for part in ("--config-setting", setting)]
+        return [
+            *(str(self.binary), "build", "--no-config", "--wheel", "--no-build-isolation", "--offline"),
+            *("--python", str(self.python), "--out-dir", str(out), *options, "--", str(project)),
+        ]
+
+    def _pip(self, verb: str) -> list[str]:
+        links = [part for folder in self.wheels for part in ("--find-links", str(folder))]
+        only = [] if self.sources else ["--only-binary", ":all:"]
+        return [str(self.binary), "pip", verb, "--no-config", "--python", str(self.python), *only, *links]
+
+
+def environment(scratch: Path, cache: Path, tools: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of a build's commands. Copies, not hard links: who can write one copy reaches no other."""
+    return {
+        **given,
+        "PATH": ":".join([*tools, SYSTEM_PATH]),
+        "HOME": str(scratch / "home"),
+        "TMPDIR": str(scratch / "tmp"),
+        "LANG": "C.UTF-8",
+        "NO_COLOR": "1",
+        "UV_CACHE_DIR": str(cache),
+        "UV_LINK_MODE": "copy",
+        "UV_NO_PROGRESS": "1",
+        "UV_PYTHON_PREFERENCE": "system",
+        "PYTHONNOUSERSITE": "1",
+    }
+
+
+def laid_over(resolution: str, over: Sequence[str], dropped: Sequence[str] = ()) -> str:
+    """A resolution with some packages replaced: by another pin, or by a wheel file. Those dropped are left out."""
+    replaced = {_name(line) for line in over} | {canonicalize_name(name) for name in dropped}
+    lines = [line for line in resolution.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    kept = [line for line in lines if _name(line) not in replaced]
+    return "".join(f"{line}\n" for line in (*kept, *over))
+
+
+def _name(line: str) -> str:
+    if line.endswith(".whl"):
+        return parse_wheel_filename(Path(line).name)[0]
+    match = re.match(r"[A-Za-z0-9._-]+", line)
+    return canonicalize_name(match[0]) if match else line
