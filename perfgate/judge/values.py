@@ -61,19 +61,26 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What the box's ledger knows of the noise: the SD of a pair's log difference, and from how many pairs.
+    """What the box's ledger knows of the noise of a pair, and how much that is worth.
 
-    sd: SD of the difference of two launches of the same code (log units).
+    sd: SD of the log difference of two launches of the same code, without the bad ones.
     df: how much that is worth, in pairs.
+    bad: share of pairs with a launch that came out far off; 0 where none was seen.
+    far: how far off those were (log units); None where none was seen.
     """
 
     sd: float
     df: float
+    bad: float = 0.0
+    far: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("sd", self.sd), ("df", self.df)):
+        positive = (("sd", self.sd), ("df", self.df), ("far", 1.0 if self.far is None else self.far))
+        for name, value in positive:
             if not (math.isfinite(value) and value > 0):
                 raise JudgeInputError(f"the prior's {name} must be a positive number, not {value!r}")
+        if not 0 <= self.bad < 0.6:
+            raise JudgeInputError(f"the prior's share of bad pairs must lie in 0 to 0.6, not {self.bad!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,9 +171,7 @@ def _wanted(metrics: Sequence[Gated], progress: Sequence[Progress], max_pairs: i
         return unmeasured
     undecided = {gated.recipe for gated in metrics if gated.state in (State.CONTINUE, State.INCONCLUSIVE)}
     return [
-        recipe
-        for recipe in progress
-        if recipe.pairs == 0 or (recipe.recipe in undecided and recipe.pairs < max_pairs)
+        recipe for recipe in progress if recipe.pairs == 0 or (recipe.recipe in undecided and recipe.pairs < max_pairs)
     ]
 
 

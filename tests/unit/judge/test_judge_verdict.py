@@ -126,9 +126,7 @@ def test_a_failed_side_is_named_only_when_it_is_one() -> None:
 
 def test_why_measuring_ended_is_told() -> None:
     told = combine([gated(State.CONTINUE)], Faults(stopped="the limit of 90 minutes"))
-    assert told.reason.endswith(
-        "a slowdown of 3.5 % would have shown; measuring ended at the limit of 90 minutes."
-    )
+    assert told.reason.endswith("a slowdown of 3.5 % would have shown; measuring ended at the limit of 90 minutes.")
 
 
 def test_recipes_take_turns_until_all_is_decided() -> None:
@@ -157,10 +155,7 @@ def test_after_a_regression_each_other_recipe_gets_one_pair() -> None:
     ]
     step = next_step(metrics, [Progress("eagle3", 2), Progress("c", 1), Progress("baseline", 0)], 6)
     assert step.recipe == "baseline"
-    assert (
-        next_step(metrics, [Progress("eagle3", 2), Progress("c", 1), Progress("baseline", 1)], 6).recipe
-        is None
-    )
+    assert next_step(metrics, [Progress("eagle3", 2), Progress("c", 1), Progress("baseline", 1)], 6).recipe is None
 
 
 def test_a_metric_that_is_absent_asks_for_no_more_pairs() -> None:

@@ -1,0 +1,217 @@
+"""Every way to explain the pairs so far, and what each costs.
+
+The slowdown θ is judged by profile likelihood: how much dearer (in nats, units of log likelihood) is the cheapest
+explanation with θ in a range than the cheapest of all? An explanation names
+
+- which pairs are good and which are bad. For a given θ the good ones are the nearest to it, so it is enough to
+  look at every run of neighbours in sorted order;
+
+      d:   x x xx   |        θ ─► the good pairs are a window around θ, the rest is bad
+          └──┬───┘  └ bad
+
+- which guess of the noise holds (see `noise`);
+- what being the second launch costs: next to nothing, or something large. The second launch of a pair sees a
+  warmer box, so a pair with base first differs by θ + δ and one with head first by θ − δ. δ ~ N(0, λσ²) with
+  λ small is always allowed; λ large, at a price, once both orders are seen.
+
+Given these, the good differences d are multivariate t: σ² and δ are integrated out (Gelman et al., Bayesian Data
+Analysis, 3rd ed., §3.3 and §14.2). With n good pairs, guess (s, ν), r = d − θ, orders o = ±1 and
+Q(θ) = r'r − λ/(1+λn)·(o'r)²:
+
+    cost = ½n·ln π + lnΓ(ν/2) − lnΓ((ν+n)/2) − ½ν·ln(νs²) + ½(ν+n)·ln(νs² + Q(θ)) + ½ln(1+λn)
+
+and Q(θ) = Q(m) + C·(θ − m)², so ranges of θ have closed forms. Without bad pairs and with one guess this is
+½(ν+n)·ln(1 + C·(θ−m)²/(νs² + Q(m))), the likelihood ratio of Student's t. A bad pair costs
+ln(s√2π) + ln((1−q)/(q/2)), and 2·ln(r/far) on top where it is farther off than bad pairs are known to be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from perfgate.judge.noise import Guess, Noise
+
+ORDER_SMALL = 0.1  # λ: variance of δ in units of σ²
+ORDER_LARGE = 25.0
+ORDER_LARGE_COST = 2.0  # nats, on top of what the determinant charges
+ALL_WINDOWS_UP_TO = 12  # pairs; with more, windows of fewer than half are left out
+LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
+NEGLIGIBLE = 12.0  # nats above the best: e⁻¹² of its weight
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A pair as one number: slowdown in log units, and +1 where base was first, −1 head, 0 not known."""
+
+    slowdown: float
+    order: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One explanation: best at `centre`; elsewhere dearer by weight·ln(1 + information·(θ−centre)²/spread)."""
+
+    cost: float
+    centre: float
+    information: float
+    spread: float
+    weight: float
+    good: tuple[int, ...]  # numbers of the good pairs, from 0 in the order in which they were measured
+    surprising: bool  # not by the first guess of the noise
+
+    @property
+    def standard_error(self) -> float:
+        """Of the centre (log units)."""
+        return math.sqrt(self.spread / (2 * self.weight * self.information))
+
+    def cost_at(self, distance: float) -> float:
+        """Cost where θ lies that far from the centre."""
+        if distance == 0.0:
+            return self.cost
+        return self.cost + self.weight * math.log1p(self.information * distance * distance / self.spread)
+
+    def reach(self, nats: float) -> float:
+        """How far θ may lie from the centre before this gets that many nats dearer."""
+        return math.sqrt(self.spread / self.information * math.expm1(nats / self.weight))
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All explanations of the same pairs, under one idea of the noise."""
+
+    differences: tuple[Difference, ...]
+    noise: Noise
+    explanations: tuple[Explanation, ...]
+    best: Explanation
+
+    def against_at_most(self, edge: float) -> float:
+        """Nats against "the slowdown is at most `edge`"."""
+        return self._against(edge, above=False)
+
+    def against_at_least(self, edge: float) -> float:
+        """Nats against "the slowdown is at least `edge`"."""
+        return self._against(edge, above=True)
+
+    def _against(self, edge: float, above: bool) -> float:
+        turn = 1.0 if above else -1.0
+        cheapest = min(
+            explanation.cost_at(max(0.0, turn * (edge - explanation.centre))) for explanation in self.explanations
+        )
+        return min(cheapest, self._cost_of_all_bad(edge)) - self.best.cost
+
+    def estimate(self) -> float:
+        """The slowdown: the explanations' centres, each counted by its likelihood."""
+        total = weighted = 0.0
+        for explanation in self.explanations:
+            above = explanation.cost - self.best.cost
+            if above < NEGLIGIBLE:
+                likelihood = math.exp(-above)
+                total += likelihood
+                weighted += likelihood * explanation.centre
+        return weighted / total
+
+    def interval(self, nats: float) -> tuple[float, float]:
+        """The hull of all slowdowns whose cheapest explanation is less than `nats` dearer than the best."""
+        low = high = self.best.centre
+        for explanation in self.explanations:
+            room = self.best.cost + nats - explanation.cost
+            if room > 0:
+                reach = explanation.reach(room)
+                low = min(low, explanation.centre - reach)
+                high = max(high, explanation.centre + reach)
+        return low, high
+
+    def _cost_of_all_bad(self, slowdown: float) -> float:
+        first = self.noise.guesses[0]
+        return first.cost + sum(
+            _cost_of_bad(difference.slowdown - slowdown, first, self.noise) for difference in self.differences
+        )
+
+
+def explain(differences: Sequence[Difference], noise: Noise) -> Evidence:
+    """All explanations of these pairs (at least one)."""
+    explanations = tuple(_explanations(differences, noise))
+    best = min(explanations, key=lambda explanation: explanation.cost)
+    return Evidence(tuple(differences), noise, explanations, best)
+
+
+def _explanations(differences: Sequence[Difference], noise: Noise) -> Iterator[Explanation]:
+    k = len(differences)
+    numbers = sorted(range(k), key=lambda number: differences[number].slowdown)
+    ordered = [differences[number] for number in numbers]
+    shortest = 1 if k <= ALL_WINDOWS_UP_TO else (k + 1) // 2
+    for start in range(k):
+        window = _Window()
+        for stop in range(start + 1, k + 1):
+            window.add(ordered[stop - 1])
+            if stop - start < shortest:
+                continue
+            bad = ordered[:start] + ordered[stop:]
+            good = tuple(numbers[start:stop])
+            for order, order_cost in window.orders():
+                information, centre, residual = window.fit(order)
+                for guess in noise.guesses:
+                    spread = guess.df * guess.sd**2 + residual
+                    weight = (guess.df + window.n) / 2
+                    cost = (
+                        guess.cost
+                        + order_cost
+                        + _normalisation(guess.df, guess.sd, window.n)
+                        + weight * math.log(spread)
+                        + sum(_cost_of_bad(pair.slowdown - centre, guess, noise) for pair in bad)
+                    )
+                    yield Explanation(cost, centre, information, spread, weight, good, guess is not noise.guesses[0])
+
+
+class _Window:
+    """Running sums over the good pairs of one window."""
+
+    __slots__ = ("base_first", "d", "dd", "head_first", "n", "o", "od")
+
+    def __init__(self) -> None:
+        self.n = self.base_first = self.head_first = 0
+        self.d = self.dd = self.od = 0.0
+
+    def add(self, pair: Difference) -> None:
+        self.n += 1
+        self.d += pair.slowdown
+        self.dd += pair.slowdown * pair.slowdown
+        self.od += pair.order * pair.slowdown
+        self.base_first += pair.order > 0
+        self.head_first += pair.order < 0
+
+    def orders(self) -> Iterator[tuple[float, float]]:
+        """λ, and what allowing it costs."""
+        known = self.base_first + self.head_first
+        yield ORDER_SMALL, 0.5 * math.log1p(ORDER_SMALL * known)
+        if self.n >= 3 and self.base_first and self.head_first:
+            yield ORDER_LARGE, 0.5 * math.log1p(ORDER_LARGE * known) + ORDER_LARGE_COST
+
+    def fit(self, order: float) -> tuple[float, float, float]:
+        """C, m and Q(m) of the package comment."""
+        known = self.base_first + self.head_first
+        net = self.base_first - self.head_first
+        share = order / (1 + order * known)
+        information = self.n - share * net * net
+        centre = (self.d - share * self.od * net) / information
+        square = self.dd - share * self.od * self.od
+        return information, centre, max(square - information * centre * centre, 0.0)
+
+
+@lru_cache(maxsize=4096)
+def _normalisation(df: float, sd: float, n: int) -> float:
+    return (
+        0.5 * n * math.log(math.pi)
+        + math.lgamma(df / 2)
+        - math.lgamma((df + n) / 2)
+        - 0.5 * df * math.log(df * sd * sd)
+    )
+
+
+def _cost_of_bad(distance: float, guess: Guess, noise: Noise) -> float:
+    cost = LOG_ROOT_2PI + math.log(guess.sd) + noise.bad_cost
+    beyond = abs(distance) / noise.far
+    return cost + 2 * math.log(beyond) if beyond > 1 else cost
