@@ -1,0 +1,315 @@
+"""The comment: what a maintainer reads first, rendered from a result alone.
+
+A result may have come from a machine that ran strangers' code. Every value that a template prints is escaped unless it
+is already Markdown of our own (`Md`), so forgetting to escape is not possible; addresses are checked; and whatever a
+result holds, rendering ends in a text within the limit.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment as Templates
+from jinja2 import PackageLoader, StrictUndefined
+
+from perfgate.records import LaunchResult, Metric, Notice, Result, SideResult, Verdict
+from perfgate.report import numbers, words
+from perfgate.report.escape import Md, cell_code, code, fence, link, plain, visible, web_address
+
+COMMENT_LIMIT = 65_536  # characters of a comment on GitHub
+MOST_ROWS = 24
+MOST_NOTICES = 8
+MOST_DIFFERENCES = 40
+MOST_LAUNCHES = 100
+MOST_COLUMNS = 16
+
+DROPPED_FIRST = (
+    "glossary",
+    "same",
+    "launches",
+    "metrics",
+    "explained",
+    "suspects",
+    "measured",
+    "reproduce",
+    "unexplained",
+    "lines",
+    "notices",
+    "sentences",
+)
+"""Parts by how little a reader misses them; the headline, the reason and the first table stay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """Addresses to link to; what is not an address of the web is left out."""
+
+    page: str | None = None  # the page of the run
+    run: str | None = None  # the workflow run with its log
+    repository: str | None = None  # https://…/owner/name, for commits
+    glossary: str | None = None  # docs/comment.md
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How much of a result is shown."""
+
+    dropped: frozenset[str] = field(default_factory=frozenset)
+    rows: int = MOST_ROWS
+
+    def shows(self, part: str) -> bool:
+        return part not in self.dropped
+
+
+def render_comment(result: Result, *, links: Links | None = None, limit: int = COMMENT_LIMIT) -> str:
+    """Markdown of at most `limit` characters. Never fails because of what is in the result."""
+    links = links or Links()
+    for shape in _shapes():
+        text = _render(result, links, shape)
+        if length(text) <= limit:
+            return text
+    return _cut(f"{_heading(result)}\n\n{plain(result.reason, 300)}\n", limit)
+
+
+def length(text: str) -> int:
+    """Characters as GitHub may count them: those outside Unicode's first plane as two."""
+    return len(text) + sum(character > "\uffff" for character in text)
+
+
+def _shapes() -> Iterable[Shape]:
+    """From everything to the least."""
+    for dropped in range(len(DROPPED_FIRST) + 1):
+        yield Shape(frozenset(DROPPED_FIRST[:dropped]))
+    for rows in (8, 2, 0):
+        yield Shape(frozenset(DROPPED_FIRST), rows)
+
+
+def _cut(text: str, limit: int) -> str:
+    while length(text) > max(limit, 0):
+        text = text[: len(text) - max(length(text) - limit, 1)]
+    return text
+
+
+def _render(result: Result, links: Links, shape: Shape) -> str:
+    rows = _rows(result)
+    failed = words.failure_lines(result)
+    blocks = {
+        "lines": fence(failed) if failed else None,
+        "reproduce": fence([reproduce(result)], width=2000),
+    }
+    text = (
+        _templates()
+        .get_template("comment.md.j2")
+        .render(
+            result=result,
+            heading=_heading(result),
+            next_step=Md(words.STEPS[result.verdict]) if result.pr and result.verdict in words.STEPS else None,
+            shape=shape,
+            links=links,
+            base=_commit(result.base, links),
+            head=_commit(result.head, links),
+            level=_level(result),
+            rows=rows[: shape.rows],
+            rows_left=len(rows) - len(rows[: shape.rows]),
+            all_rows=[_row(metric, result) for metric in words.in_reading_order(result.metrics)[: 4 * MOST_ROWS]],
+            launches=_launch_tables(result),
+            notices=_notices(result),
+            sentences=_sentences(result),
+            blocks={name: _placeholder(name) if block else None for name, block in blocks.items()},
+            glossary=words.GLOSSARY,
+            numbers=numbers,
+            most=MOST_DIFFERENCES,
+            most_notices=MOST_NOTICES,
+        )
+    )
+    text = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    for name, block in blocks.items():  # put in last: blank lines inside a log are the log's own
+        text = text.replace(_placeholder(name), block or "")
+    return text
+
+
+def _placeholder(name: str) -> Md:
+    """Cannot be in anyone's text: control characters never get through `visible`."""
+    return Md(f"\x00{name}\x00")
+
+
+@cache
+def _templates() -> Templates:
+    templates = Templates(
+        loader=PackageLoader("perfgate.report"),
+        autoescape=False,  # the output is Markdown: `finalize` escapes for it instead
+        finalize=lambda value: value if isinstance(value, Md) else plain(str(value)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters |= {"code": code, "cell_code": cell_code, "plain": plain, "bold": _bold}
+    templates.globals |= {"link": _link}
+    return templates
+
+
+def _heading(result: Result) -> Md:
+    return Md(f"### {words.headline(result)}")
+
+
+def _bold(text: str) -> Md:
+    return Md(f"**{plain(text, 80)}**")
+
+
+def _link(label: str, url: str | None) -> Md:
+    return link(plain(label), url)
+
+
+def _commit(side: SideResult, links: Links) -> Md:
+    """A short commit, linked where the repository is known."""
+    if not re.fullmatch(r"[0-9a-f]{40}", side.sha):
+        return cell_code(side.sha, 12)
+    home = web_address(links.repository)
+    return link(cell_code(side.sha[:10]), f"{home.rstrip('/')}/commit/{side.sha}" if home else None)
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric as a row; all cells are text."""
+
+    recipe: str
+    label: str
+    base: str
+    head: str
+    change: str
+    interval: str
+    budget: str
+    verdict: str
+    pairs: int
+    gated: bool
+
+
+def _rows(result: Result) -> list[Row]:
+    """The first table, where anything was measured: a few rows a recipe, the recipe's name on its first."""
+    if not any(metric.base is not None for metric in result.metrics):
+        return []
+    rows = []
+    for recipe in words.recipes_of(result):
+        own = [_row(metric, result) for metric in words.main_metrics(result, recipe)]
+        rows += [row if number == 0 else replace(row, recipe="") for number, row in enumerate(own)]
+    return rows
+
+
+def _row(metric: Metric, result: Result) -> Row:
+    base, head = numbers.pair_of_amounts(metric.base, metric.head)
+    return Row(
+        recipe=metric.recipe,
+        label=words.label(metric, result),
+        base=base,
+        head=head,
+        change=numbers.change(metric),
+        interval=numbers.interval(metric) if metric.base is not None else "",
+        budget=numbers.budget(metric),
+        verdict=words.verdict_of(metric, result),
+        pairs=metric.pairs,
+        gated=metric.gated,
+    )
+
+
+def _level(result: Result) -> str:
+    levels = {metric.interval_level for metric in result.metrics}
+    return f"{100 * levels.pop():.3g}{numbers.SPACE}% interval" if len(levels) == 1 else "interval"
+
+
+@dataclass(frozen=True)
+class LaunchTable:
+    """Every launch of a recipe with the value of each metric."""
+
+    recipe: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: int
+
+
+def _launch_tables(result: Result) -> list[LaunchTable]:
+    recipes = dict.fromkeys(launch.id.split("/")[0] for launch in result.launches)
+    return [_launch_table(recipe, result.launches) for recipe in recipes][:MOST_ROWS]
+
+
+def _launch_table(recipe: str, launches: Sequence[LaunchResult]) -> LaunchTable:
+    own = [launch for launch in launches if launch.id.split("/")[0] == recipe]
+    names = sorted(dict.fromkeys(name for launch in own for name in launch.values), key=_column_order)[:MOST_COLUMNS]
+    decimals = {name: numbers.decimals_for(*(launch.values.get(name) for launch in own)) for name in names}
+    rows = tuple(
+        (
+            launch.id,
+            {1: "first", 2: "second"}.get(launch.position, str(launch.position)),
+            *(numbers.amount(launch.values.get(name), decimals[name]) for name in names),
+            _use(launch),
+        )
+        for launch in own[:MOST_LAUNCHES]
+    )
+    return LaunchTable(recipe, tuple(_column(name) for name in names), rows, len(own) - len(rows))
+
+
+def _column_order(name: str) -> tuple[int, int]:
+    metric, _, concurrency = name.partition("@")
+    order = words.READING_ORDER.index(metric) if metric in words.READING_ORDER else len(words.READING_ORDER)
+    return (int(concurrency) if concurrency.isdecimal() and len(concurrency) < 9 else 0, order)
+
+
+def _column(name: str) -> str:
+    metric, _, concurrency = name.partition("@")
+    return words.LABELS.get(metric, metric) + ("" if concurrency in ("", "1") else f" @{concurrency}")
+
+
+def _use(launch: LaunchResult) -> str:
+    if not launch.valid:
+        return "not valid"
+    return "counted" if launch.paired else "without a partner, not counted"
+
+
+# ------------------------------------------------------------------------------------------------ words
+
+
+def _sentences(result: Result) -> list[tuple[str, list[str]]]:
+    """Short paragraphs under the table: a bold word or two, then sentences."""
+    measured = bool(result.launches)
+    lost = [part.sentence for part in result.decomposition[:6] if part.sentence]
+    box = [*words.environment_sentences(result.environment), words.canary_sentence(result)]
+    seen = words.detectable_sentence(result)
+    told = [
+        ("Where the time goes.", lost),
+        ("The box.", box if measured or result.verdict is Verdict.ENVIRONMENT else []),
+        ("What could be seen.", [seen] if seen else []),
+        ("Outputs.", [sentence] if (sentence := words.outputs_sentence(result)) else []),
+        ("Read with care.", words.stand_ins(result)[:4]),
+    ]
+    return [(title, sentences) for title, sentences in told if sentences]
+
+
+def _notices(result: Result) -> list[Notice]:
+    """Warnings first, what was fixed from the start last. What a stand-in sentence says already is not said twice."""
+    told = [notice for notice in result.warnings if notice.code != "metric_absent" or not words.stand_ins(result)]
+    return sorted(told, key=lambda notice: notice.code == "condition")
+
+
+def reproduce(result: Result) -> str:
+    """The command that measures the same two commits again; quoted, since names may be a stranger's."""
+    command: list[str] = ["perfgate", "gate", "--repo", ".", "--base", result.base.sha, "--head", result.head.sha]
+    recipes = words.recipes_of(result)
+    if recipes:
+        command += ["--recipes", ",".join(recipes[:MOST_ROWS])]
+    if result.profile != "gpu":
+        command += ["--profile", result.profile]
+    return " ".join(shlex.quote(visible(word, 400)) for word in command)
+
+
+def summary_data(result: Result) -> dict[str, Any]:
+    """What a check run's title and outputs need: the same words as the comment, as plain text."""
+    told = words.headline(result)
+    return {"title": f"{told.verdict} – {told.act}", "must_act": told.must_act, "reason": visible(result.reason, 600)}

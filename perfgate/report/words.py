@@ -1,0 +1,273 @@
+"""What a result means, in words: the headline, the verdict of a metric, and the sentences of a report.
+
+Everything here is plain text. Parts of it come from strangers, so whoever shows it escapes it (see `escape`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from perfgate.records import Effect, Environment, Metric, MetricVerdict, Result, Side, Verdict
+from perfgate.report import numbers
+from perfgate.report.escape import words
+
+LABELS = {
+    "tok_s": "tok/s",
+    "ttft_ms": "first token ms",
+    "cycle_ms": "cycle ms",
+    "decode_ms": "decode ms",
+    "verify_ms": "verify ms",
+    "draft_ms": "draft ms",
+    "draft_extend_ms": "draft-extend ms",
+    "accept_length": "accept length",
+}
+READING_ORDER = (
+    "tok_s",
+    "verify_ms",
+    "decode_ms",
+    "cycle_ms",
+    "draft_ms",
+    "draft_extend_ms",
+    "accept_length",
+    "ttft_ms",
+)
+MAIN_TIMES = ("verify_ms", "decode_ms", "cycle_ms")  # the one shown beside tok/s: the first that was measured
+
+GLOSSARY = (
+    ("tok/s", "decode tokens per second of decode time, by the client's clock, without the wait for the first token"),
+    ("verify ms", "the target model's check of the drafted tokens, in one speculative cycle"),
+    ("decode ms", "the target model's forward pass in one step of plain decoding"),
+    ("cycle ms", "one step by the client's clock: a speculative cycle, or one token in plain decoding"),
+    ("accept length", "tokens that a speculative cycle yields"),
+    ("pair", "a base launch and a head launch next to each other, in alternating order"),
+    ("change", "head against base in the metric's own direction: fewer tok/s and more ms are slower"),
+    ("95 % interval", "every change that the measured pairs do not rule out; valid at each look"),
+    ("budget", "the change from which a proven loss fails the check"),
+)
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The first thing a reader sees: a shape, the verdict, and whether anyone has to act."""
+
+    symbol: str
+    verdict: str
+    act: str
+    must_act: bool
+
+    def __str__(self) -> str:
+        return f"{self.symbol} perfgate: {self.verdict} – {self.act}"
+
+
+NOBODY = "nobody has to act"
+AUTHOR = "the author has to act"
+MAINTAINER = "a maintainer has to act"
+OWNER = "the box's owner has to act, not the author"
+
+STEPS = {
+    Verdict.REGRESSION: "Make it faster, or a maintainer accepts the loss with `/perfgate accept <reason>`.",
+    Verdict.INCONCLUSIVE: "`/perfgate rerun` adds pairs to these; nothing measured so far is lost.",
+    Verdict.ENVIRONMENT: "Once the box is steady again, `/perfgate rerun` measures anew.",
+    Verdict.BUILD_FAILED: "A new push, or `/perfgate rerun` after the cause is mended, builds again.",
+    Verdict.BENCH_FAILED: "A new push, or `/perfgate rerun` after the cause is mended, measures again.",
+}
+"""What to do next on a pull request; sentences of our own, with commands in backticks."""
+
+
+def headline(result: Result) -> Headline:
+    if result.verdict is Verdict.BUILD_FAILED:
+        return _failed(result.failed_side, "does not build", "the build failed on the box")
+    if result.verdict is Verdict.BENCH_FAILED:
+        return _failed(result.failed_side, "does not serve", "measuring failed")
+    return {
+        Verdict.PASS: Headline("✅", _pass(result), NOBODY, False),
+        Verdict.SKIPPED: Headline("⏭️", "skipped, nothing to measure", NOBODY, False),
+        Verdict.REGRESSION: Headline("❌", "regression, head is slower", AUTHOR, True),
+        Verdict.INCONCLUSIVE: Headline("⚠️", "inconclusive, neither a loss nor its absence is proven", MAINTAINER, True),
+        Verdict.ENVIRONMENT: Headline("🔧", "environment, this says nothing about the change", OWNER, True),
+    }[result.verdict]
+
+
+def _failed(side: Side | None, head_fails: str, nobodys_fault: str) -> Headline:
+    if side is Side.HEAD:
+        return Headline("❌", f"head {head_fails}", AUTHOR, True)
+    if side is Side.BASE:
+        return Headline("🔧", f"base {head_fails}, this change is not to blame", MAINTAINER, True)
+    return Headline("🔧", f"{nobodys_fault}, this says nothing about the change", OWNER, True)
+
+
+def _pass(result: Result) -> str:
+    effects = {metric.effect for metric in result.metrics if metric.gated}
+    if Effect.SLOWER_WITHIN_BUDGET in effects or Effect.SLOWER in effects:
+        return "pass, slower within the budget"
+    return "pass, head is faster" if Effect.FASTER in effects else "pass, no loss found"
+
+
+def label(metric: Metric, result: Result) -> str:
+    """ "tok/s"; with its concurrency where the recipe was measured at several."""
+    name = LABELS.get(metric.metric, metric.metric)
+    levels = {one.concurrency for one in result.metrics if one.recipe == metric.recipe}
+    return name if len(levels) == 1 else f"{name} @{metric.concurrency}"
+
+
+GATED_VERDICTS = {
+    MetricVerdict.REGRESSION: "❌ regression",
+    MetricVerdict.INCONCLUSIVE: "⚠️ inconclusive",
+    MetricVerdict.CONTINUE: "⚠️ not decided",
+    MetricVerdict.ABSENT: "– not measured",
+}
+GATED_PASSES = {
+    Effect.FASTER: "✅ faster",
+    Effect.SAME: "✅ no loss",
+    Effect.SLOWER_WITHIN_BUDGET: "✅ slower, within budget",
+}
+SHOWN_EFFECTS = {
+    Effect.FASTER: "▲ faster",
+    Effect.SAME: "= same",
+    Effect.SLOWER_WITHIN_BUDGET: "▽ slower, within budget",
+    Effect.SLOWER: "▼ slower",
+    Effect.UNKNOWN: "? not known",
+}
+
+
+def verdict_of(metric: Metric, result: Result) -> str:
+    """The verdict of one metric, a shape and words. What is not gated has an effect and no verdict."""
+    if result.verdict in (Verdict.ENVIRONMENT, Verdict.BUILD_FAILED, Verdict.SKIPPED):
+        return "– not judged"
+    if metric.base is None and metric.verdict is not MetricVerdict.CONTINUE:
+        return GATED_VERDICTS[MetricVerdict.ABSENT]
+    if not metric.gated:
+        return SHOWN_EFFECTS[metric.effect]
+    if metric.verdict is MetricVerdict.PASS:
+        return GATED_PASSES.get(metric.effect, "✅ pass")
+    return GATED_VERDICTS[metric.verdict]
+
+
+# ------------------------------------------------------------------------------------------------ order of metrics
+
+
+def recipes_of(result: Result) -> tuple[str, ...]:
+    """In the order of the result."""
+    return tuple(dict.fromkeys(metric.recipe for metric in result.metrics))
+
+
+def in_reading_order(metrics: Iterable[Metric]) -> list[Metric]:
+    """By recipe as they come, then concurrency as it comes, then one fixed order of metrics."""
+    metrics = list(metrics)
+    recipes = list(dict.fromkeys(metric.recipe for metric in metrics))
+    levels = list(dict.fromkeys((metric.recipe, metric.concurrency) for metric in metrics))
+
+    def place(metric: Metric) -> tuple[int, int, int]:
+        known = metric.metric in READING_ORDER
+        order = READING_ORDER.index(metric.metric) if known else len(READING_ORDER)
+        return recipes.index(metric.recipe), levels.index((metric.recipe, metric.concurrency)), order
+
+    return sorted(metrics, key=place)
+
+
+def first_concurrency(result: Result, recipe: str) -> int | None:
+    """The gated one; the first of a recipe where nothing is gated."""
+    levels = [metric for metric in result.metrics if metric.recipe == recipe]
+    gated = [metric.concurrency for metric in levels if metric.gated]
+    return next(iter(gated), levels[0].concurrency if levels else None)
+
+
+def main_metrics(result: Result, recipe: str) -> list[Metric]:
+    """What the first table shows of a recipe: tok/s, the main time, and whatever else is gated."""
+    level = first_concurrency(result, recipe)
+    here = [metric for metric in result.metrics if metric.recipe == recipe and metric.concurrency == level]
+    times = [metric for name in MAIN_TIMES for metric in here if metric.metric == name]
+    main = next((metric for metric in times if metric.base is not None), next(iter(times), None))
+    return in_reading_order(
+        metric
+        for metric in result.metrics
+        if metric.recipe == recipe and (metric.gated or metric is main or (metric in here and metric.metric == "tok_s"))
+    )
+
+
+def stand_ins(result: Result) -> list[str]:
+    """Where the client's cycle stands in the place of a time that the probe did not find, one sentence each."""
+    sentences = []
+    for recipe in recipes_of(result):
+        shown = main_metrics(result, recipe)
+        level = first_concurrency(result, recipe)
+        if any(metric.metric == "cycle_ms" for metric in shown):
+            sentences += [
+                f"{recipe}: {LABELS[metric.metric]} was not measured, so cycle ms (by the client's clock) stands in its"
+                " place."
+                for metric in result.metrics
+                if (metric.recipe, metric.concurrency) == (recipe, level)
+                and metric.metric in ("verify_ms", "decode_ms")
+                and metric.base is None
+            ]
+    return sentences
+
+
+# ------------------------------------------------------------------------------------------------ sentences
+
+
+def environment_sentences(environment: Environment) -> list[str]:
+    """How the two sides differed in what they ran with; what nobody explains comes first."""
+    same, explained, unexplained = environment.same, environment.explained, environment.unexplained
+    if not (same or explained or unexplained):
+        return ["Environment: what the two sides ran with was not compared."]
+    sentences = []
+    if unexplained:
+        told = " ".join(_sentence(one.sentence) for one in unexplained[:3])
+        more = f" And {len(unexplained) - 3} more." if len(unexplained) > 3 else ""
+        sentences.append(f"Environment: not the same for both sides, and the change does not explain it. {told}{more}")
+    if explained:
+        names = words([one.what for one in explained])
+        sentences.append(f"Environment: {names} differ{'s' if len(explained) == 1 else ''} as an effect of the change.")
+    if same and not unexplained:
+        also = "otherwise " if explained else ""
+        sentences.append(
+            f"Environment: both sides {also}ran with the same ({numbers.count(len(same), 'thing')} compared)."
+        )
+    return sentences
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if not text or text[-1] in ".!?…" else f"{text}."
+
+
+def canary_sentence(result: Result) -> str:
+    """Whether the box itself was steady between the launches."""
+    moved = [canary for canary in result.canary if canary.steady is False]
+    if moved:
+        return f"The box moved while it was measured. {' '.join(_sentence(canary.sentence) for canary in moved[:3])}"
+    shifts = [abs(canary.shift) for canary in result.canary if canary.shift is not None]
+    if not shifts:
+        return "The box's own speed was not watched (no canary)."
+    largest = numbers.percent(max(shifts), signed=False)
+    return f"The box was steady between the launches (canary: no shift above {largest})."
+
+
+def detectable_sentence(result: Result) -> str | None:
+    """What these pairs could have shown. A pass without it would be an empty word."""
+    parts = []
+    for recipe in recipes_of(result):
+        gated = [metric for metric in main_metrics(result, recipe) if metric.gated and metric.detectable is not None]
+        sizes = [f"≥ {numbers.loss(metric.detectable, metric.better)} {label(metric, result)}" for metric in gated]
+        if sizes:
+            pairs = numbers.count(max(metric.pairs for metric in gated), "pair")
+            parts.append(f"{recipe} {' or '.join(sizes)} ({pairs})")
+    return f"These pairs would have shown a loss of: {'; '.join(parts)}." if parts else None
+
+
+def outputs_sentence(result: Result) -> str | None:
+    """Only where no warning says it already, and better."""
+    if not result.outputs_differ or any(notice.code == "outputs_differ" for notice in result.warnings):
+        return None
+    return "Head answers some prompts with other tokens than base, at temperature 0."
+
+
+def failure_lines(result: Result) -> tuple[str, ...]:
+    """The last lines of what failed; a stranger's text."""
+    for notice in result.warnings:
+        lines = notice.data.get("lines")
+        if isinstance(lines, Sequence) and not isinstance(lines, str) and lines:
+            return tuple(str(line) for line in lines)
+    return ()
