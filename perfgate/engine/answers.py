@@ -1,0 +1,189 @@
+"""Reading one streamed answer of /generate: when tokens came, how many, and what the server says of them.
+
+Every chunk of a stream holds the whole answer so far, and chunks may be coalesced, so tokens are counted by
+`completion_tokens` and never by chunks. To keep the client cheap only the first and the last chunk are parsed; of those
+in between, where asked for, the token count alone. Everything is a stranger's: sizes are bounded, types are checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfgate.engine.faults import ClientError
+from perfgate.engine.logs import clean
+
+MAX_EVENT = 8 << 20  # bytes of one chunk; the longest honest one is a few hundred KiB
+END = b"[DONE]"
+_COUNT = b'"completion_tokens":'
+_DIGITS = re.compile(rb"\s*(\d{1,9})\b")
+
+
+@dataclass
+class Answer:
+    """One answer as it comes in. Times are time.monotonic()."""
+
+    asked_at: float
+    first_at: float | None = None
+    last_at: float | None = None
+    first_tokens: int = 0  # that came with the first chunk
+    tokens: int = 0
+    counts: list[tuple[float, int]] = field(default_factory=list)  # time, tokens so far; only where asked for
+    output: str = ""
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ttft_s(self) -> float:
+        return (self.first_at or self.asked_at) - self.asked_at
+
+    @property
+    def decode_s(self) -> float:
+        return (self.last_at or 0.0) - (self.first_at or 0.0)
+
+    @property
+    def decode_tokens(self) -> int:
+        return self.tokens - self.first_tokens
+
+    def tokens_at(self, when: float) -> int:
+        """How many tokens had come by then."""
+        return next((count for at, count in reversed(self.counts) if at <= when), 0)
+
+
+class AnswerReader:
+    """Takes the bytes of one stream. `counting`: keep the token count of every chunk with its time."""
+
+    def __init__(self, asked_at: float, *, counting: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self.answer = Answer(asked_at=asked_at)
+        self._counting = counting
+        self._clock = clock
+        self._rest = b""
+        self._last = b""
+        self.ended = False
+
+    def feed(self, data: bytes) -> None:
+        """Raises ClientError for what is no stream of answers."""
+        now = self._clock()
+        *events, self._rest = (self._rest + data).split(b"\n\n") if self._rest else data.split(b"\n\n")
+        for event in events:
+            self._event(event.strip(), now)
+        if len(self._rest) > MAX_EVENT:
+            raise ClientError("answer_endless", f"the server sent a chunk of more than {MAX_EVENT >> 20} MiB")
+
+    def _event(self, event: bytes, now: float) -> None:
+        if self.ended or not event:
+            return
+        if not event.startswith(b"data:"):
+            raise ClientError("answer_garbage", f"the server answered with something else than chunks: {_shown(event)}")
+        body = event[5:].strip()
+        if body == END:
+            self.ended = True
+            return
+        answer = self.answer
+        if answer.first_at is None:
+            answer.first_at = now
+            answer.first_tokens = _tokens(_meta(_parsed(body)))
+        answer.last_at = now
+        self._last = body
+        if self._counting:
+            answer.counts.append((now, _count(body)))
+
+    def finish(self, expected_tokens: int) -> Answer:
+        """The whole answer, once the stream has ended. Raises ClientError where it is not what was asked for."""
+        answer = self.answer
+        if answer.first_at is None:
+            raise ClientError("answer_empty", "the server sent no answer")
+        if not self.ended:
+            raise ClientError("answer_cut", "the answer ended in the middle")
+        last = _parsed(self._last)
+        answer.meta = _meta(last)
+        answer.tokens = _tokens(answer.meta)
+        if answer.tokens != expected_tokens:
+            raise ClientError(
+                "answer_length",
+                f"the server gave {answer.tokens} tokens where exactly {expected_tokens} were asked for",
+            )
+        if answer.meta.get("finish_reason") is None:
+            raise ClientError("answer_cut", "the answer ended without saying that it is finished")
+        if answer.decode_tokens < 1 or answer.decode_s <= 0:
+            raise ClientError("answer_in_one_piece", "the whole answer came at once, so its speed cannot be measured")
+        answer.output = _output_hash(last)
+        return answer
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ClientError("answer_garbage", f"the server sent a chunk that is not JSON: {_shown(body)}") from error
+    if not isinstance(value, dict):
+        raise ClientError("answer_garbage", f"the server sent a chunk that is no answer: {_shown(body)}")
+    if "error" in value:
+        raise ClientError("answer_error", f"the server answered with an error: {_shown(body)}")
+    return value
+
+
+def _meta(value: dict[str, Any]) -> dict[str, Any]:
+    meta = value.get("meta_info")
+    if not isinstance(meta, dict):
+        raise ClientError("answer_garbage", "the server's answer has no meta_info")
+    return meta
+
+
+def _tokens(meta: dict[str, Any]) -> int:
+    tokens = as_count(meta.get("completion_tokens"))
+    if tokens is None:
+        raise ClientError("answer_garbage", "the server's answer does not say how many tokens it has")
+    return tokens
+
+
+def _count(body: bytes) -> int:
+    """`completion_tokens` of a chunk without parsing it; meta_info comes after the text. 0 where it is not found."""
+    at = body.rfind(_COUNT)
+    found = _DIGITS.match(body, at + len(_COUNT)) if at >= 0 else None
+    return int(found[1]) if found else 0
+
+
+def _output_hash(value: dict[str, Any]) -> str:
+    """Of the token ids; of the text where a release does not send them."""
+    ids = value.get("output_ids")
+    if isinstance(ids, list) and ids and all(type(one) is int for one in ids):
+        return hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:16]
+    return "text-" + hashlib.sha256(json.dumps(value.get("text")).encode()).hexdigest()[:16]
+
+
+def _shown(data: bytes) -> str:
+    return clean(data[:200].decode("utf-8", "replace"))
+
+
+# ------------------------------------------------------------------------------------------------ meta_info
+
+
+def as_count(value: object) -> int | None:
+    """A plain, sane number of things; anything else is None."""
+    return value if type(value) is int and 0 <= value < 10**9 else None
+
+
+def verify_count(meta: dict[str, Any], tokens: int) -> int | None:
+    """Speculative cycles of an answer of so many tokens. None without speculation, or for numbers that cannot be.
+
+    The first token comes from the prompt's own forward, each cycle yields one token and the drafts it accepted; the
+    last cycle may be cut off by the limit, and one more may have been under way.
+    """
+    cycles = as_count(meta.get("spec_verify_ct"))
+    if cycles is None or not 1 <= cycles <= tokens:
+        return None
+    accepted = accepted_drafts(meta)
+    if accepted is not None and abs(cycles + accepted - (tokens - 1)) > 2 + tokens // 8:
+        return None
+    return cycles
+
+
+def accepted_drafts(meta: dict[str, Any]) -> int | None:
+    """Drafts that were accepted, by either of its names: renamed between 0.5.9 and 0.5.15."""
+    names = ("spec_num_correct_drafts", "spec_accept_token_num")
+    return next((count for name in names if (count := as_count(meta.get(name))) is not None), None)

@@ -1,0 +1,326 @@
+"""The load client: asks a server for its prompts and measures the answers. The same client for both sides.
+
+What is measured, per answer: the wait for the first token, the time from the first token to the last (`decode_s`), and
+the tokens that came in it. A sample is one pass over the whole prompt set at one concurrency:
+
+- concurrency 1: one prompt after the other; tok_s = Σ decode tokens / Σ decode time.
+- concurrency c: waves of c prompts asked at once, the last wave filled up from the start of the set. Of each wave only
+  the time counts in which all c requests decode, from the last first token to the first end:
+
+      request 1   ···▒▒▒███████████████▒▒
+      request 2   ·····▒███████████████        · waiting for the first token
+      request 3   ······███████████████▒▒▒▒    ▒ decoding, not counted: fewer than c requests decode
+                        ^             ^        █ counted
+                        last first    first end
+
+Times are time.monotonic(), as everywhere in the facts.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle, islice
+from statistics import median
+
+import requests
+from urllib3.exceptions import HTTPError
+
+from perfgate.config import Workload
+from perfgate.engine.answers import Answer, AnswerReader, verify_count
+from perfgate.engine.faults import ClientError
+from perfgate.engine.prompts import Prompt, prompts_for
+from perfgate.records import Request
+
+CONNECT_S = 10.0
+READ_SIZE = 1 << 18
+FLUSH_S = 20.0  # for the server to have nothing pending
+FLUSH_POLL_S = 0.1
+STEADY = 4  # requests on each side of the comparison
+STEADY_SHARE = 0.95  # still getting faster: the newest requests' step is shorter than this share of those before
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleData:
+    """One pass over the prompt set, without its place in the run. Fields as in `records.Sample`."""
+
+    concurrency: int
+    begin: float
+    end: float
+    requests: tuple[Request, ...]
+    tok_s: float | None
+    ttft_ms: float | None
+    cycle_ms: float | None
+    accept_length: float | None
+    tok_s_by_kind: dict[str, float]
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    requests: int
+    steady: bool  # False: still getting faster when the limit was reached
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt and its answer."""
+
+    prompt: Prompt
+    answer: Answer
+
+
+class Client:
+    """Asks one server. Raises ClientError for answers that cannot be measured and for a server that is gone."""
+
+    def __init__(self, base_url: str, workload: Workload, *, speculative: bool) -> None:
+        self.base_url = base_url
+        self.workload = workload
+        self.speculative = speculative
+        self.prompts = prompts_for(workload)
+
+    def warm_up(self) -> WarmUp:
+        """Requests until their speed rises no more, within the workload's bounds; then one wave of each concurrency."""
+        limit = self.workload.warmup_max
+        steps: list[float] = []
+        steady = False
+        for prompt in islice(cycle(self.prompts), limit):
+            answer = self._ask(prompt)
+            steps.append(answer.decode_s / answer.decode_tokens)
+            steady = _steady(steps)
+            if steady and len(steps) >= self.workload.warmup_min:
+                break
+        for concurrency in self.workload.concurrency:
+            if concurrency > 1:
+                self._wave(self._filled(self.prompts[:concurrency], concurrency))
+        return WarmUp(len(steps), steady)
+
+    def sample(self, concurrency: int) -> SampleData:
+        """One pass over the prompt set, from an empty cache."""
+        self.flush()
+        with _quiet_memory():
+            begin = time.monotonic()
+            if concurrency == 1:
+                waves = [[Asked(prompt, self._ask(prompt))] for prompt in self.prompts]
+            else:
+                waves = [self._wave(wave) for wave in self._waves(concurrency)]
+            end = time.monotonic()
+        return summarise(concurrency, begin, end, waves, speculative=self.speculative)
+
+    def flush(self) -> None:
+        """Empties the server's prefix cache; it refuses while requests are pending."""
+        deadline = time.monotonic() + FLUSH_S
+        while True:
+            status = self._flush_once()
+            if status == 200:
+                return
+            if status != 400 or time.monotonic() >= deadline:
+                raise ClientError("flush_refused", f"the server does not empty its cache (status {status})")
+            time.sleep(FLUSH_POLL_S)
+
+    def _flush_once(self) -> int:
+        with _told_plainly(), _session() as session:
+            timeout = (CONNECT_S, self.workload.request_timeout_s)
+            with session.post(f"{self.base_url}/flush_cache", timeout=timeout, stream=True) as reply:
+                return reply.status_code
+
+    def _waves(self, concurrency: int) -> Iterator[Sequence[Prompt]]:
+        for start in range(0, len(self.prompts), concurrency):
+            yield self._filled(self.prompts[start : start + concurrency], concurrency)
+
+    def _filled(self, prompts: Sequence[Prompt], concurrency: int) -> list[Prompt]:
+        """So many prompts, the first ones of the set again where they are too few."""
+        return [*prompts, *islice(cycle(self.prompts), concurrency - len(prompts))]
+
+    def _wave(self, prompts: Sequence[Prompt]) -> list[Asked]:
+        """All prompts at once."""
+        found: list[Asked | None] = [None] * len(prompts)
+        faults: list[ClientError] = []
+        gate = threading.Barrier(len(prompts))
+
+        def ask(place: int, prompt: Prompt) -> None:
+            gate.wait()
+            try:
+                found[place] = Asked(prompt, self._ask(prompt, counting=True))
+            except ClientError as error:
+                faults.append(error)
+
+        threads = [threading.Thread(target=ask, args=item, daemon=True) for item in enumerate(prompts)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if faults:
+            raise faults[0]
+        return [one for one in found if one is not None]
+
+    def _ask(self, prompt: Prompt, *, counting: bool = False) -> Answer:
+        body = {
+            "text": prompt.text,
+            "sampling_params": {
+                "max_new_tokens": self.workload.output_tokens,
+                "temperature": 0.0,
+                "ignore_eos": True,
+            },
+            "stream": True,
+        }
+        data = json.dumps(body).encode()
+        limit_s = self.workload.request_timeout_s
+        with _told_plainly(), _session() as session:
+            asked_at = time.monotonic()
+            reply = session.post(
+                f"{self.base_url}/generate",
+                data=data,
+                headers={"Content-Type": "application/json"},
+                timeout=(CONNECT_S, limit_s),
+                stream=True,
+            )
+            with reply:
+                if reply.status_code != 200:
+                    raise ClientError("answer_status", f"the server answered with status {reply.status_code}")
+                reader = AnswerReader(asked_at, counting=counting)
+                _read(reply, reader, asked_at + limit_s)
+                return reader.finish(self.workload.output_tokens)
+
+
+def _read(reply: requests.Response, reader: AnswerReader, deadline: float) -> None:
+    """Hands over each piece of the body the moment it comes."""
+    while data := reply.raw.read1(READ_SIZE):
+        reader.feed(data)
+        if time.monotonic() > deadline:
+            raise ClientError("answer_slow", "the server took longer than the request's limit for one answer")
+
+
+@contextmanager
+def _told_plainly() -> Iterator[None]:
+    """Network errors of requests and urllib3 as one clear line."""
+    try:
+        yield
+    except (requests.Timeout, TimeoutError) as error:
+        raise ClientError("answer_hung", "the server stopped answering") from error
+    except (requests.RequestException, HTTPError, OSError) as error:
+        slow = "timed out" in str(error)
+        raise ClientError(
+            "answer_hung" if slow else "connection_lost",
+            "the server stopped answering" if slow else "the connection to the server broke off",
+        ) from error
+
+
+def _session() -> requests.Session:
+    """A connection of its own for each request: no stale one is ever met, and every request pays the same."""
+    session = requests.Session()
+    session.trust_env = False  # no proxy between us and this machine
+    session.headers.clear()
+    session.headers["Connection"] = "close"
+    return session
+
+
+@contextmanager
+def _quiet_memory() -> Iterator[None]:
+    """No collection of garbage in the middle of a sample."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _steady(steps: Sequence[float]) -> bool:
+    if len(steps) < 2 * STEADY:
+        return False
+    before, now = steps[-2 * STEADY : -STEADY], steps[-STEADY:]
+    return median(now) >= STEADY_SHARE * median(before)
+
+
+# ------------------------------------------------------------------------------------------------ figures
+
+
+def summarise(
+    concurrency: int, begin: float, end: float, waves: Sequence[Sequence[Asked]], *, speculative: bool
+) -> SampleData:
+    """The figures of one pass. Pure."""
+    asked = [one for wave in waves for one in wave]
+    answers = [one.answer for one in asked]
+    requests = tuple(_request(one, speculative) for one in asked)
+    return SampleData(
+        concurrency=concurrency,
+        begin=begin,
+        end=end,
+        requests=requests,
+        tok_s=_rate(answers) if concurrency == 1 else _wave_rate(waves),
+        ttft_ms=1000 * median(answer.ttft_s for answer in answers),
+        cycle_ms=_cycle_ms(answers, speculative),
+        accept_length=_accept_length(requests),
+        tok_s_by_kind=_by_kind(asked),
+    )
+
+
+def _request(asked: Asked, speculative: bool) -> Request:
+    answer = asked.answer
+    cycles = verify_count(answer.meta, answer.tokens) if speculative else None
+    return Request(
+        prompt=asked.prompt.id,
+        prompt_kind=asked.prompt.kind,
+        tokens=answer.tokens,
+        ttft_s=answer.ttft_s,
+        decode_s=answer.decode_s,
+        output=answer.output,
+        verify_ct=cycles,
+        accept_length=None if cycles is None else (answer.tokens - 1) / cycles,
+        cycle_ms=_cycle_ms([answer], speculative),
+    )
+
+
+def _cycle_ms(answers: Sequence[Answer], speculative: bool) -> float | None:
+    """Decode time per step; None unless every answer says how many steps it took."""
+    steps = [_steps_seen(answer, speculative) for answer in answers]
+    known = [count for count in steps if count is not None]
+    return 1000 * sum(answer.decode_s for answer in answers) / sum(known) if len(known) == len(steps) else None
+
+
+def _steps_seen(answer: Answer, speculative: bool) -> float | None:
+    """Decode steps between the first chunk and the last: one for each token, or speculative cycles.
+
+    Where the first chunk already held several tokens, the cycles before it are taken off in proportion, so that the
+    speed is always the accept length divided by the cycle.
+    """
+    if not speculative:
+        return answer.decode_tokens
+    cycles = verify_count(answer.meta, answer.tokens)
+    return None if cycles is None else cycles * answer.decode_tokens / (answer.tokens - 1)
+
+
+def _rate(answers: Sequence[Answer]) -> float:
+    return sum(answer.decode_tokens for answer in answers) / sum(answer.decode_s for answer in answers)
+
+
+def _wave_rate(waves: Sequence[Sequence[Asked]]) -> float | None:
+    """Tokens per second while all requests of a wave decode; None where in no wave they ever did at the same time."""
+    tokens, seconds = 0, 0.0
+    for wave in waves:
+        answers = [one.answer for one in wave]
+        start = max(answer.first_at or 0.0 for answer in answers)
+        stop = min(answer.last_at or 0.0 for answer in answers)
+        if stop > start:
+            tokens += sum(answer.tokens_at(stop) - answer.tokens_at(start) for answer in answers)
+            seconds += stop - start
+    return tokens / seconds if tokens > 0 else None
+
+
+def _accept_length(requests: Sequence[Request]) -> float | None:
+    """Tokens per cycle over the whole pass; None unless every answer says how many cycles it took."""
+    cycles = [request.verify_ct for request in requests if request.verify_ct is not None]
+    return sum(request.tokens - 1 for request in requests) / sum(cycles) if len(cycles) == len(requests) else None
+
+
+def _by_kind(asked: Sequence[Asked]) -> dict[str, float]:
+    """Speed of each kind's requests, each by itself whatever ran beside it."""
+    kinds = dict.fromkeys(one.prompt.kind for one in asked)
+    return {kind: _rate([one.answer for one in asked if one.prompt.kind == kind]) for kind in kinds}
