@@ -15,6 +15,7 @@ same pins share an environment. In order:
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import time
@@ -64,7 +65,7 @@ class Builder:
     room_gb: float | None = None  # to find free before a build; None: an estimate
 
     def build(self, side: Side, commit: Commit, *, log: Path, like: BuiltSide | None = None) -> BuiltSide:
-        """A side ready to be launched; `like`: base's, when head is built. BuildFailed says why not, and whose it is."""
+        """A side ready to be launched; `like`: base's, when head is built. BuildFailed says why not and whose it is."""
         begun = time.monotonic()
         key = ""
         try:
@@ -72,13 +73,13 @@ class Builder:
             key = key_beside(inputs, like.key if like else None)
             made = self._environment(key, side, commit, inputs, like, log)
             tree = self._tree(commit, made, log)
-            built = self._built(side, key, made, tree, log, begun)
+            built = self._built(side, key, made, tree, log)
             verify_origin(built, self._runner(log))
+            return dataclasses.replace(built, seconds=time.monotonic() - begun)
         except BuildFailed:
             raise
         except (StepFailed, Refused, PerfgateError, OSError) as error:
             raise BuildFailed(side, _failure(error), key=key, log=log) from error
-        return built
 
     # ------------------------------------------------------------------------------------------- the key
 
@@ -203,7 +204,7 @@ class Builder:
         self.store.keep(tree.hold)
         return tree
 
-    def _built(self, side: Side, key: str, made: Made, tree: Worktree, log: Path, begun: float) -> BuiltSide:
+    def _built(self, side: Side, key: str, made: Made, tree: Worktree, log: Path) -> BuiltSide:
         python = made.path / "venv/bin/python"
         return BuiltSide(
             side=side,
@@ -214,7 +215,6 @@ class Builder:
             versions={str(name): str(version) for name, version in made.about["versions"].items()},
             readable=(made.path, *interpreter_folders(python)),
             cached=made.cached and tree.cached,
-            seconds=time.monotonic() - begun,
             log=log if log.exists() else None,
         )
 

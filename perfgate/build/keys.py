@@ -26,7 +26,7 @@ class Inputs:
     nccl: str | None = None
     wheels: tuple[str, ...] = ()  # names and sizes of the box's own
     index: tuple[str, ...] = ()  # variables that name package indexes
-    kernel: str | None = None  # git's hash of the kernel's source, where it is built here
+    kernel: tuple[str, ...] | None = None  # git's hash of the kernel's source, where it is built here
     rust: tuple[str, ...] | None = None  # likewise
     arch: str | None = None  # and what it is built for
     tools: tuple[str, ...] = ()  # and with

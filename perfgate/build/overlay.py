@@ -17,6 +17,9 @@ from perfgate.host.sandbox import interpreter_folders
 from perfgate.records import Commit
 from perfgate.source.repository import Repository, Worktree
 
+_NOT_SERVED = r"/(multimodal_gen|tests?)/"
+"""A third of SGLang's files, which no server of a language model imports."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Overlay:
@@ -43,13 +46,13 @@ class Overlay:
 
 
 def bytecode(runner: Runner, python: Path, folder: Path, final: Path) -> None:
-    """Compiles Python files below `folder`, which will be called `final`. Without `site`: compiling runs no `.pth` file.
+    """Compiles Python files below `folder`, which will be called `final`.
 
-    Best effort: what does not compile is compiled, or fails, when it is imported.
+    Without `site`, so that no `.pth` file runs. Best effort: the rest is compiled, or fails, when it is imported.
     """
     argv = [
         *(str(python), "-I", "-S", "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash"),
-        *("-s", str(folder), "-p", str(final), str(folder)),
+        *("-x", _NOT_SERVED, "-s", str(folder), "-p", str(final), str(folder)),
     ]
     step = Step(
         what="compile bytecode",

@@ -58,7 +58,7 @@ class Runner:
         """What the command said; StepFailed where it did not end well."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
-            log.write(f"\n# {step.what}\n$ {shlex.join(step.argv)}\n".encode("utf-8", "replace"))
+            log.write(f"\n# {step.what}\n$ {_shown(step.argv)}\n".encode("utf-8", "replace"))
             hand_over(step.writable if step.theirs else (), self.confinement)
             try:
                 code, output = self._run(step, log)
@@ -100,6 +100,10 @@ class Runner:
             writable=tuple(path.absolute() for path in step.writable),
             cwd=step.cwd,
         )
+
+
+def _shown(argv: Sequence[str]) -> str:
+    return shlex.join(part if len(part) < 300 else "…" for part in argv)
 
 
 def _dying_with_us() -> Sequence[str]:
