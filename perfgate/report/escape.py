@@ -85,14 +85,22 @@ _PATTERNS = (
     re.compile(r"\b(www)(?=\.)", re.IGNORECASE),
     re.compile(r"(:)(?=[\w+-]+:)"),  # emoji codes
 )
-_COMMITS = re.compile(r"(?<![\w/.-])([0-9a-f]{7,40})(?![\w/.-])")
+_CODE = re.compile(r"`(?! *`)([^`|]+)`|(?<![\w/.-])([0-9a-f]{7,40})(?![\w/.-])")  # a span in backticks, or a commit
 
 
 def plain(text: str, limit: int | None = 600) -> Md:
-    """A stranger's text as running Markdown text, in or outside a table: it looks like itself and does nothing."""
-    pieces = _COMMITS.split(visible(text, limit))  # every second piece is a commit, shown as code
-    escaped = "".join(f"`{piece}`" if number % 2 else _escaped(piece) for number, piece in enumerate(pieces))
-    return Md(_AT_THE_START.sub(_behind_a_joiner, escaped))
+    """A stranger's text as running Markdown text, in or outside a table: it looks like itself and does nothing.
+
+    What stands in backticks, and commits (GitHub would link them), become code.
+    """
+    shown = visible(text, limit)
+    pieces: list[str] = []
+    end = 0
+    for match in _CODE.finditer(shown):
+        pieces += (_escaped(shown[end : match.start()]), code(match[1] or match[2]))
+        end = match.end()
+    pieces.append(_escaped(shown[end:]))
+    return Md(_AT_THE_START.sub(_behind_a_joiner, "".join(pieces)))
 
 
 def _escaped(text: str) -> str:
