@@ -140,7 +140,7 @@ def explain(differences: Sequence[Difference], noise: Noise) -> Evidence:
 
 def _explanations(differences: Sequence[Difference], noise: Noise) -> Iterator[Explanation]:
     k = len(differences)
-    numbers = sorted(range(k), key=lambda number: differences[number].slowdown)
+    numbers = sorted(range(k), key=lambda number: (differences[number].slowdown, differences[number].order))
     ordered = [differences[number] for number in numbers]
     shortest = 1 if k <= ALL_WINDOWS_UP_TO else (k + 1) // 2
     for start in range(k):
