@@ -36,6 +36,7 @@ from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Ki
 
 HOST = "127.0.0.1"
 POLL_S = 0.1
+TELL_S = 5.0  # between two lines about the same stage
 PATIENCE_S = 10.0  # after a failure line: for the server to end or to go on
 DEATH_S = 2.0  # for the log to say why, after the main process is gone
 MAX_LOG = 1 << 30  # bytes: a server that writes more is filling the disk
@@ -254,11 +255,11 @@ class Server:
 
     def _wait_for_line(self, progress: Progress) -> None:
         state = self.log.read()
-        seen_at, told = time.monotonic(), ""
+        seen_at, told_at, told = time.monotonic(), 0.0, ""
         while not state.ready:
-            if state.stage != told:
-                told = state.stage
-                progress(told)
+            if state.stage != told or time.monotonic() - told_at >= TELL_S:
+                told, told_at = state.stage, time.monotonic()
+                progress(f"{told} · {told_at - self.started:.0f} s")
             time.sleep(POLL_S)
             if not self.alive():
                 raise self._failed_start()

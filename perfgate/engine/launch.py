@@ -1,0 +1,241 @@
+"""One whole launch: start, readiness, warm-up, samples at each concurrency, end. Facts are told as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from perfgate.config import Workload
+from perfgate.engine import tree
+from perfgate.engine.client import Client, SampleData
+from perfgate.engine.faults import ClientError, LaunchError, PortTaken, ServerNotFreed
+from perfgate.engine.server import LaunchSpec, Progress, Server, free_port
+from perfgate.engine.watchdog import Watchdog
+from perfgate.records import Fact, LaunchBegin, LaunchEnd, Sample, Side
+
+PORT_TRIES = 3
+DEATH_S = 1.0  # for a dying server to be gone after its connection broke
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """What to launch, and its place in the run. The port in `spec` is only where to begin looking."""
+
+    id: str
+    recipe: str
+    pair: int
+    side: Side
+    position: int
+    attempt: int
+    sha: str
+    build: str  # key
+    spec: LaunchSpec
+    workload: Workload
+    speculative: bool
+    log: str  # as the facts name it: relative to the run
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchHooks:
+    """What others do around the measuring, each in the thread that called `run_launch`.
+
+    A hook may raise LaunchError: the launch is not valid then.
+    """
+
+    ready: Callable[[Server], None] = _nothing  # first answer is there, nothing measured yet
+    before_sample: Callable[[Server, int, int], None] = _nothing  # concurrency, number of the sample in the launch
+    after_sample: Callable[[Server, Sample], None] = _nothing
+    before_stop: Callable[[Server], None] = _nothing  # all samples taken, server alive
+    after_stop: Callable[[Sequence[Sample]], None] = _nothing  # processes gone, their files complete; before launch_end
+
+
+@dataclass
+class _Run:
+    """A launch in progress."""
+
+    plan: LaunchPlan
+    emit: Callable[[Fact], object]
+    hooks: LaunchHooks
+    progress: Progress
+    watchdog: Watchdog | None
+    gpus_free: Callable[[], bool] | None
+    server: Server | None = None
+    ready_s: float | None = None
+    samples: list[Sample] = field(default_factory=list)
+    fault: LaunchError | None = None
+    pids: tuple[int, ...] = ()
+
+    def measure(self) -> None:
+        """From the start to the last sample. Raises LaunchError."""
+        server = self._start()
+        self.hooks.ready(server)
+        client = Client(server.url, self.plan.workload, speculative=self.plan.speculative)
+        try:
+            self._load(server, client)
+        except ClientError as error:
+            raise explained(server, error) from error
+        self.hooks.before_stop(server)
+
+    def _start(self) -> Server:
+        """A ready server, on another port where somebody took the first."""
+        for last in (False,) * (PORT_TRIES - 1) + (True,):
+            spec = self.plan.spec.on_port(free_port())
+            self.emit(begin_fact(self.plan, spec))
+            try:
+                self.server = Server.start(spec, watchdog=self.watchdog, gpus_free=self.gpus_free)
+                self.ready_s = self.server.wait_ready(self.progress)
+            except PortTaken:
+                if last:
+                    raise
+                self.stop()
+            else:
+                return self.server
+        raise AssertionError("unreachable")
+
+    def _load(self, server: Server, client: Client) -> None:
+        self.progress("warming up")
+        warm_up = client.warm_up()
+        if not warm_up.steady:
+            self.progress(f"warming up · still getting faster after {warm_up.requests} requests")
+        workload = self.plan.workload
+        total = len(workload.concurrency) * workload.samples
+        for number in range(total):
+            concurrency = workload.concurrency[number // workload.samples]
+            self.progress(f"measuring · sample {number + 1} of {total}, concurrency {concurrency}")
+            self.hooks.before_sample(server, concurrency, number)
+            sample = sample_fact(self.plan, number, client.sample(concurrency))
+            self.emit(sample)
+            self.samples.append(sample)
+            self.hooks.after_sample(server, sample)
+
+    def stop(self) -> None:
+        """Ends the server. Raises ServerNotFreed."""
+        server = self.server
+        if server is None:
+            return
+        try:
+            server.stop()
+        finally:
+            self.pids = server.pids
+        self.server = None
+
+
+def run_launch(
+    plan: LaunchPlan,
+    emit: Callable[[Fact], object],
+    *,
+    hooks: LaunchHooks | None = None,
+    progress: Progress = _nothing,
+    watchdog: Watchdog | None = None,
+    gpus_free: Callable[[], bool] | None = None,
+) -> LaunchEnd:
+    """Makes one launch and tells its facts, `launch_end` last; a launch that failed is an end that is not valid.
+
+    `emit` writes a fact down before it returns; what it raises (a full disk) ends the launch and is passed on. So is
+    an interrupt, at once: the watchdog, where there is one, ends the server then.
+    """
+    run = _Run(plan, emit, hooks or LaunchHooks(), progress, watchdog, gpus_free)
+    began = time.monotonic()
+    server: Server | None = None
+    try:
+        try:
+            run.measure()
+        except LaunchError as error:
+            run.fault = error
+        server = run.server
+        run.progress("ending the server")
+        try:
+            run.stop()
+            run.hooks.after_stop(run.samples)
+        except LaunchError as error:
+            run.fault = run.fault or error
+    except (KeyboardInterrupt, SystemExit):
+        if run.server is not None:
+            run.server.kill_now()
+        raise
+    except BaseException:
+        with suppress(ServerNotFreed):
+            run.stop()
+        raise
+    end = end_fact(run, server, time.monotonic() - began)
+    emit(end)
+    return end
+
+
+def explained(server: Server, error: ClientError) -> LaunchError:
+    """The server's own fault where a failed answer comes from one: it is dying, or its log says why it hangs."""
+    if error.code == "connection_lost":
+        tree.wait_until(lambda: not server.alive(), DEATH_S)
+    state = server.log.read()
+    if not server.alive() or state.failure is not None:
+        return server.died()
+    return ClientError(error.code, error.text, state.useful)
+
+
+# ------------------------------------------------------------------------------------------------ facts
+
+
+def begin_fact(plan: LaunchPlan, spec: LaunchSpec) -> LaunchBegin:
+    return LaunchBegin(
+        id=plan.id,
+        recipe=plan.recipe,
+        pair=plan.pair,
+        side=plan.side,
+        position=plan.position,
+        attempt=plan.attempt,
+        sha=plan.sha,
+        build=plan.build,
+        argv=spec.argv,
+        given=dict(spec.environment),
+        port=spec.port,
+        log=plan.log,
+    )
+
+
+def sample_fact(plan: LaunchPlan, number: int, data: SampleData) -> Sample:
+    return Sample(
+        id=f"{plan.id}/s{number}",
+        recipe=plan.recipe,
+        pair=plan.pair,
+        side=plan.side,
+        position=plan.position,
+        attempt=plan.attempt,
+        sample=number,
+        concurrency=data.concurrency,
+        begin=data.begin,
+        end=data.end,
+        requests=data.requests,
+        tok_s=data.tok_s,
+        ttft_ms=data.ttft_ms,
+        cycle_ms=data.cycle_ms,
+        accept_length=data.accept_length,
+        tok_s_by_kind=data.tok_s_by_kind,
+    )
+
+
+def end_fact(run: _Run, server: Server | None, wall_s: float) -> LaunchEnd:
+    plan, fault = run.plan, run.fault
+    return LaunchEnd(
+        id=plan.id,
+        recipe=plan.recipe,
+        pair=plan.pair,
+        side=plan.side,
+        position=plan.position,
+        attempt=plan.attempt,
+        valid=fault is None,
+        reasons=() if fault is None else (fault.text,),
+        log=plan.log,
+        ready_s=run.ready_s,
+        wall_s=wall_s,
+        code="" if fault is None else fault.code,
+        blame=None if fault is None else fault.blame,
+        lines=() if fault is None else fault.lines,
+        pids=run.pids,
+        facts_from_log={} if server is None else server.log.read_all().facts,
+    )
