@@ -12,6 +12,7 @@ the text itself, after Markdown (mentions, references, addresses, emoji codes), 
 from __future__ import annotations
 
 import re
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote, urlsplit
@@ -22,6 +23,9 @@ INVISIBLE_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 EMOJI_STYLE = "\ufe0f"
 
+MOST_TICKS = 8
+
+_LONG_RUN = re.compile(rf"`{{{MOST_TICKS + 1},}}")
 _ANSI = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")
 _PLAIN = re.compile(r"[ -~]*")
 
@@ -140,8 +144,11 @@ def fence(lines: Iterable[str], most: int = 40, width: int = 240) -> Md:
 
 
 def _unmarked(text: str) -> str:
-    """Code is left alone by GitHub but not by tools that look for their markers (`<!-- … -->`) in the raw text."""
-    return text.replace("<!--", f"<{JOINER}!--").replace("-->", f"--{JOINER}>")
+    """What even code must not hold: markers that tools look for in the raw text (`<!-- … -->`), and backticks without
+    end, since GitHub's parser knows no delimiter of more than 80 and would take the code for ordinary text.
+    """
+    text = text.replace("<!--", f"<{JOINER}!--").replace("-->", f"--{JOINER}>")
+    return _LONG_RUN.sub(lambda run: JOINER.join(textwrap.wrap(run[0], MOST_TICKS)), text)
 
 
 def link(label: Md, url: str | None) -> Md:

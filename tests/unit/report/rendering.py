@@ -1,16 +1,20 @@
-"""Renders Markdown with a real renderer and looks for anything that is active, by Markdown or by GitHub's own filters."""
+"""Renders Markdown and looks for what is active in it, by Markdown or by the filters that GitHub runs afterwards.
+
+Two renderers: GitHub's own (cmark-gfm), and markdown-it as the second opinion.
+"""
 
 from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
 
+import cmarkgfm
+from cmarkgfm.cmark import Options
 from markdown_it import MarkdownIt
 
-RENDERER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-QUIET = frozenset(
-    "p br hr em strong s code pre ul ol li table thead tbody tr th td details summary h1 h2 h3 h4 span blockquote".split()
-)
+MARKDOWN_IT = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+QUIET = {"p", "br", "hr", "em", "strong", "s", "code", "pre", "ul", "ol", "li", "span", "blockquote"}
+QUIET |= {"table", "thead", "tbody", "tr", "th", "td", "details", "summary", "h1", "h2", "h3", "h4"}
 GITHUB_LOOKS_FOR = {
     "mention": re.compile(r"@[A-Za-z0-9]"),
     "reference": re.compile(r"#\w|\bGH-\d", re.IGNORECASE),
@@ -56,12 +60,18 @@ class Page(HTMLParser):
 
 
 def page(markdown: str) -> Page:
-    return Page(RENDERER.render(markdown))
+    """As GitHub renders it."""
+    return Page(
+        cmarkgfm.github_flavored_markdown_to_html(markdown, Options.CMARK_OPT_UNSAFE | Options.CMARK_OPT_FOOTNOTES)
+    )
 
 
 def active(markdown: str, *, links: bool = False) -> list[str]:
     """Everything in a rendered text that does something; addresses in links of our own are allowed by `links`."""
-    seen = page(markdown)
+    return [*_active_in(page(markdown), links), *_active_in(Page(MARKDOWN_IT.render(markdown)), links)]
+
+
+def _active_in(seen: Page, links: bool) -> list[str]:
     found = [f"comment {comment!r}" for comment in seen.comments]
     for tag, attributes in seen.elements:
         if links and tag == "a" and set(attributes) == {"href"}:
