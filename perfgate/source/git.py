@@ -125,7 +125,7 @@ class Git:
                 input=stdin if stdin is not None else b"",
                 capture_output=True,
                 env=self._environment(),
-                cwd="/",
+                cwd=self.git_dir,
                 timeout=TIMEOUT_S,
                 check=False,
             )
@@ -152,7 +152,7 @@ class Git:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=self._environment(),
-                cwd="/",
+                cwd=self.git_dir,
             ) as process,
         ):
             assert process.stdout is not None

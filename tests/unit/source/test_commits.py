@@ -12,7 +12,9 @@ from perfgate.source.repository import parse_commit, printable
 SHA = "1" * 40
 RAW = (
     b"tree " + b"a" * 40 + b"\nparent " + b"b" * 40 + b"\nauthor A <a@x> 1 +0000\n"
-    b"committer B <b@x> 1790000000 +0200\ngpgsig -----BEGIN\n tree " + b"c" * 40 + b"\n\nTitle of it\nover two lines\n\nBody\n"
+    b"committer B <b@x> 1790000000 +0200\ngpgsig -----BEGIN\n tree "
+    + b"c" * 40
+    + b"\n\nTitle of it\nover two lines\n\nBody\n"
 )
 
 
@@ -25,7 +27,12 @@ def test_a_commit() -> None:
 
 @pytest.mark.parametrize(
     ("committer", "date"),
-    [(b"B <b> 99999999999999 +0000", ""), (b"B <b> x +0000", ""), (b"", ""), (b"B <b> -1 +0000", "1969-12-31T23:59:59Z")],
+    [
+        (b"B <b> 99999999999999 +0000", ""),
+        (b"B <b> x +0000", ""),
+        (b"", ""),
+        (b"B <b> -1 +0000", "1969-12-31T23:59:59Z"),
+    ],
 )
 def test_dates_without_sense_are_absent(committer: bytes, date: str) -> None:
     assert parse_commit(SHA, b"tree " + b"a" * 40 + b"\ncommitter " + committer + b"\n\nT").date == date

@@ -9,8 +9,24 @@ from perfgate.source.diff import classify
 PYPROJECT = "python/pyproject.toml"
 NAME = st.text(st.sampled_from("abcmdpy_.0"), min_size=1, max_size=8).filter(lambda name: name.strip("."))
 FOLDERS = (
-    *("docs/", "docs_new/x/", "test/srt/", ".github/workflows/", "python/sglang/multimodal_gen/", "sgl-model-gateway/src/"),
-    *("python/sglang/srt/", "python/sglang/", "sgl-kernel/csrc/", "python/sglang/kernels/aot/", "rust/a/", "proto/", "new/", ""),
+    *(
+        "docs/",
+        "docs_new/x/",
+        "test/srt/",
+        ".github/workflows/",
+        "python/sglang/multimodal_gen/",
+        "sgl-model-gateway/src/",
+    ),
+    *(
+        "python/sglang/srt/",
+        "python/sglang/",
+        "sgl-kernel/csrc/",
+        "python/sglang/kernels/aot/",
+        "rust/a/",
+        "proto/",
+        "new/",
+        "",
+    ),
 )
 PATHS = st.lists(st.tuples(st.sampled_from(FOLDERS), NAME).map("".join), max_size=12)
 
