@@ -59,7 +59,10 @@ class Home:
 
 def home_for(store: Store, built: BuiltSide) -> Home:
     """The HOME of a side's tree in its environment, held until the store is closed."""
-    path = store.use("homes", f"{built.tree.name[:16]}-{built.key[:16]}")
+    name = f"{built.tree.name[:16]}-{built.key[:16]}"
+    if not store.entry("homes", name).exists():
+        companion(store.entry("homes", name), "launches").unlink(missing_ok=True)
+    path = store.use("homes", name)
     path.chmod(0o700)
     (path / "tmp").mkdir(exist_ok=True)
     return Home(path, _launches(path))
@@ -77,7 +80,7 @@ def _launches(path: Path) -> int:
         count = json.loads(companion(path, "launches").read_text())
     except (OSError, ValueError):
         return 0
-    return count if isinstance(count, int) and any(path.iterdir()) else 0
+    return count if isinstance(count, int) else 0
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,8 @@ def _what(work: LocalWork) -> str:
 
 def kernel_project(tree: Path) -> str | None:
     """Where a tree keeps its kernel package."""
-    return next((project for project in KERNEL_PROJECTS if read_inside(tree, f"{project}/pyproject.toml")), None)
+    there = (project for project in KERNEL_PROJECTS if read_inside(tree, f"{project}/pyproject.toml") is not None)
+    return next(there, None)
 
 
 def read_inside(tree: Path, name: str) -> bytes | None:

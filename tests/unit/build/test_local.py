@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from perfgate.build import local
+from perfgate.build.failures import Failure
+from perfgate.build.local import (
+    LocalWork,
+    Toolchain,
+    build_requirements,
+    ccache_variables,
+    compiled_parts,
+    copy_source,
+    find_toolchain,
+    kernel_project,
+    kernel_variables,
+    only_wheel,
+    read_inside,
+)
+from perfgate.config import BuildRules
+from perfgate.errors import PerfgateError
+from perfgate.records import Blame, Side
+from perfgate.source.diff import classify
+from perfgate.source.entry import protect, remove_tree
+
+KERNEL = LocalWork(kernel=True)
+
+
+class _Memory:
+    def __init__(self, gib: float) -> None:
+        self.available = int(gib * 2**30)
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    for name in (*local.KERNEL_TOOLS, *local.RUST_TOOLS):
+        tool = tmp_path / "tools" / name
+        tool.parent.mkdir(exist_ok=True)
+        tool.write_text("#!/bin/sh\necho version 1\n")
+        tool.chmod(0o755)
+    return tmp_path / "tools"
+
+
+def _memory(monkeypatch: pytest.MonkeyPatch, gib: float, cpus: int = 64) -> None:
+    monkeypatch.setattr(local.psutil, "virtual_memory", lambda: _Memory(gib))
+    monkeypatch.setattr(local.psutil, "cpu_count", lambda: cpus)
+
+
+@pytest.mark.parametrize(
+    ("path", "rules", "kernel", "rust"),
+    [
+        ("python/sglang/srt/x.py", BuildRules(), False, False),
+        ("sgl-kernel/csrc/x.cu", BuildRules(), True, False),
+        ("sgl-kernel/csrc/x.cu", BuildRules(kernel="wheel"), False, False),
+        ("python/sglang/srt/x.py", BuildRules(kernel="local"), True, False),
+        ("rust/src/lib.rs", BuildRules(), False, True),
+        ("rust/src/lib.rs", BuildRules(rust="none"), False, False),
+    ],
+)
+def test_what_is_built_here(path: str, rules: BuildRules, kernel: bool, rust: bool) -> None:
+    assert LocalWork.of(classify([path]), rules) == LocalWork(kernel=kernel, rust=rust)
+
+
+def test_tools_are_found_and_jobs_fit_the_memory(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _memory(monkeypatch, 42)
+    found = find_toolchain(KERNEL, str(tools), BuildRules(), "12.0a")
+    assert isinstance(found, Toolchain)
+    assert found.jobs == 10
+    assert found.tools["nvcc"] == tools / "nvcc"
+    assert found.ccache is None
+
+
+def _refusal(result: Toolchain | Failure) -> str:
+    assert isinstance(result, Failure)
+    assert result.blame is Blame.BOX
+    assert result.remedy
+    return f"{result.reason} → {result.remedy}"
+
+
+def test_what_is_missing_is_told_before_anything_is_built(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _memory(monkeypatch, 42)
+    assert "cuda_arch" in _refusal(find_toolchain(KERNEL, str(tools), BuildRules(), None))
+    (tools / "nvcc").unlink()
+    (tools / "ninja").unlink()
+    text = _refusal(find_toolchain(KERNEL, str(tools), BuildRules(), "9.0"))
+    assert "nvcc and ninja are not installed, needed to build kernels" in text
+    (tools / "protoc").unlink()
+    assert "protoc is not installed, needed to build Rust" in _refusal(
+        find_toolchain(LocalWork(rust=True), str(tools), BuildRules(), None)
+    )
+
+
+def test_too_little_memory_is_told_before_anything_is_built(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _memory(monkeypatch, 3)
+    text = _refusal(find_toolchain(KERNEL, str(tools), BuildRules(), "9.0"))
+    assert "3 GiB of memory free, 4 GiB needed" in text
+    _memory(monkeypatch, 42)
+    assert "lower build.jobs" in _refusal(find_toolchain(KERNEL, str(tools), BuildRules(jobs=16), "9.0"))
+
+
+def test_a_pr_never_writes_into_the_compiler_cache_that_base_reads(tmp_path: Path) -> None:
+    shared, private = tmp_path / "shared", tmp_path / "private"
+    head = ccache_variables(Side.HEAD, private, shared)
+    base = ccache_variables(Side.BASE, private, shared)
+    assert head["CCACHE_REMOTE_STORAGE"] == f"file:{shared}|read-only"
+    assert base["CCACHE_REMOTE_STORAGE"] == f"file:{shared}"
+    assert head["CCACHE_DIR"] == str(private)
+
+
+def test_both_sides_get_the_same_flags(tmp_path: Path) -> None:
+    toolchain = Toolchain(tools={"nvcc": Path("/cuda/nvcc")}, jobs=4, arch="12.0a")
+    made = kernel_variables(toolchain, tmp_path / "nvcc", {})
+    assert made["TORCH_CUDA_ARCH_LIST"] == made["PERFGATE_CUDA_ARCH"] == "12.0a"
+    assert made["CMAKE_BUILD_PARALLEL_LEVEL"] == made["MAX_JOBS"] == "4"
+    assert made["CUDACXX"] == str(tmp_path / "nvcc")
+
+
+def test_the_kernel_project_is_found_wherever_a_version_keeps_it(tmp_path: Path) -> None:
+    assert kernel_project(tmp_path) is None
+    for project in ("sgl-kernel", "python/sglang/kernels/aot"):
+        (tmp_path / project).mkdir(parents=True)
+        (tmp_path / project / "pyproject.toml").write_text("")
+        assert kernel_project(tmp_path) == project
+
+
+def test_links_out_of_the_tree_are_not_read(tmp_path: Path) -> None:
+    tree, secret = tmp_path / "tree", tmp_path / "secret"
+    tree.mkdir()
+    secret.write_text("secret")
+    (tree / "out").symlink_to(secret)
+    (tree / "up").symlink_to("../secret")
+    (tree / "file").write_text("fine")
+    (tree / "in").symlink_to("file")
+    assert read_inside(tree, "out") is None
+    assert read_inside(tree, "up") is None
+    assert read_inside(tree, "../secret") is None
+    assert read_inside(tree, "in") == b"fine"
+
+
+@pytest.mark.parametrize(
+    "body", [b"\xff", b"[", b"build-system = 1", b'[build-system]\nrequires=["-r x"]', b"[build-system]\nrequires=[1]"]
+)
+def test_hostile_build_systems_are_refused(body: bytes) -> None:
+    with pytest.raises(PerfgateError, match="cannot be read"):
+        build_requirements(body, "sgl-kernel")
+    with pytest.raises(PerfgateError, match="from an index"):
+        build_requirements(b'[build-system]\nrequires=["a @ https://x/a.whl"]', "sgl-kernel")
+
+
+def test_sources_are_copied_writable_with_links_kept(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "a").mkdir(parents=True)
+    (tree / "a" / "x").write_text("1")
+    (tree / "a" / "link").symlink_to("/etc/passwd")
+    protect(tree)
+    copy_source(tree, tmp_path / "copy")
+    (tmp_path / "copy" / "a" / "new").write_text("2")
+    (tmp_path / "copy" / "a" / "x").write_text("2")
+    assert (tmp_path / "copy" / "a" / "link").is_symlink()
+    assert (tree / "a" / "x").read_text() == "1"
+    remove_tree(tree)
+
+
+def test_only_extension_modules_of_sglang_leave_a_wheel(tmp_path: Path) -> None:
+    wheel = tmp_path / "x.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in (
+            *("sglang/srt/_core.abi3.so", "sglang/x.py", "other/y.so", "sglang/../../evil.so", "/sglang/z.so"),
+            *("sglang/srt/", "sglang//w.so"),
+        ):
+            archive.writestr(name, "binary")
+    assert compiled_parts(wheel, tmp_path / "out") == ("sglang/srt/_core.abi3.so",)
+    assert [path.name for path in tmp_path.rglob("*.so")] == ["_core.abi3.so"]
+    with pytest.raises(PerfgateError, match="too large"):
+        compiled_parts(wheel, tmp_path / "out", limit=3)
+
+
+def test_a_build_leaves_one_wheel(tmp_path: Path) -> None:
+    with pytest.raises(PerfgateError, match="0 wheels"):
+        only_wheel(tmp_path)
+    (tmp_path / "a-1-py3-none-any.whl").write_text("")
+    (tmp_path / "b-1-py3-none-any.whl").symlink_to("/etc/passwd")
+    assert only_wheel(tmp_path).name == "a-1-py3-none-any.whl"
