@@ -252,8 +252,12 @@ class Client:
             return _check(run)
 
     def set_labels(self, number: int, labels: tuple[str, ...]) -> None:
+        issue = self._repository.get_issue(number)
         with _told("change the labels", "pull-requests: write"):
-            self._repository.get_issue(number).set_labels(*labels)
+            if labels:
+                issue.set_labels(*labels)
+            else:
+                issue.delete_labels()
 
     # ---------------------------------------------------------------------------------------- how
 

@@ -29,6 +29,7 @@ class Job:
     sha: str
     workflow_ref: str = ""  # owner/name/.github/workflows/file.yml@ref of the caller
     workflow_sha: str = ""
+    auto: str = ""  # the caller's word over perfgate.yml's `auto`; empty: none
     author: str = "github-actions[bot]"  # login of the token: whose comments are perfgate's own
     output: Path | None = None
     summary: Path | None = None
@@ -87,6 +88,7 @@ def job_of(environment: Mapping[str, str]) -> Job:
         sha=environment.get("GITHUB_SHA", ""),
         workflow_ref=environment.get("GITHUB_WORKFLOW_REF", ""),
         workflow_sha=environment.get("GITHUB_WORKFLOW_SHA", ""),
+        auto=_word(environment, "PERFGATE_AUTO", ("paths", "label", "off")),
         author=environment.get("PERFGATE_AUTHOR") or "github-actions[bot]",
         output=_path(environment, "GITHUB_OUTPUT"),
         summary=_path(environment, "GITHUB_STEP_SUMMARY"),
@@ -106,6 +108,13 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     if not value.isascii() or not value.isdigit():
         raise PerfgateError("not a number", where=name)
     return int(value)
+
+
+def _word(environment: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
+    value = environment.get(name, "")
+    if value and value not in known:
+        raise PerfgateError(f"not one of {', '.join(known)}", where=name)
+    return value
 
 
 def _path(environment: Mapping[str, str], name: str) -> Path | None:

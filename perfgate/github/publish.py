@@ -6,6 +6,7 @@ the head is read again. Comment, conclusion and summary are made here from the n
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ from perfgate.github.desk import Desk
 from perfgate.github.request import Request
 from perfgate.github.settle import settle, subject_of
 from perfgate.records import Verdict
+from perfgate.source.repository import printable
 
 JobResult = Literal["success", "failure", "cancelled", "skipped"]
 """What GitHub says of the measure job."""
@@ -23,9 +25,18 @@ JobResult = Literal["success", "failure", "cancelled", "skipped"]
 MAX_SUMMARY_TEXT = 900_000  # characters; GitHub drops a summary over 1 MiB
 
 
-def publish(desk: Desk, request: Request, artifact: Path, measured: JobResult) -> Conclusion:
+@dataclass(frozen=True)
+class Measured:
+    """What is known of the measure job. `reason` and `artifact` come from the box: a stranger's."""
+
+    result: JobResult
+    artifact: Path
+    reason: str = ""
+
+
+def publish(desk: Desk, request: Request, measured: Measured) -> Conclusion:
     """Sets check and comment, writes job summary and outputs. Done again it changes nothing."""
-    outcome = read_outcome(request, artifact, measured)
+    outcome = read_outcome(request, measured)
     conclusion: Conclusion
     if request.pr is None:
         conclusion, url = conclude(outcome, request.fail_on), ""
@@ -41,15 +52,15 @@ def publish(desk: Desk, request: Request, artifact: Path, measured: JobResult) -
     return conclusion
 
 
-def read_outcome(request: Request, artifact: Path, measured: JobResult) -> Outcome:
+def read_outcome(request: Request, measured: Measured) -> Outcome:
     """What came of it. Whatever is wrong with the artifact is an outcome too, not an error of this job."""
-    if measured == "cancelled":
+    if measured.result == "cancelled":
         return Outcome(Verdict.ENVIRONMENT, "The measurement was cancelled.", cancelled=True)
     try:
-        return outcome_of(read_artifact(artifact, request))
+        return outcome_of(read_artifact(measured.artifact, request))
     except ArtifactMissing as error:
-        why = "The runner was lost or its job ended early" if measured == "failure" else "The job measured nothing"
-        return Outcome(Verdict.ENVIRONMENT, f"{why}: {error.what}.")
+        why = "The runner was lost or its job ended early" if measured.result == "failure" else "Nothing was measured"
+        return Outcome(Verdict.ENVIRONMENT, f"{why}: {printable(measured.reason, 300) or error.what}.")
     except ArtifactError as error:
         return Outcome(Verdict.ENVIRONMENT, f"What the box sent back cannot be used: {error.what}.")
 

@@ -203,7 +203,11 @@ class BrokenConfig(PerfgateError):
 def _case(desk: Desk, number: int) -> Case:
     pull = desk.client.pull(number)
     tip = desk.client.resolve(f"heads/{pull.base_ref}")
-    return Case(pull, tip, read_config(desk.client, tip), desk.find_sticky(number))
+    config = read_config(desk.client, tip)
+    if desk.job.auto:
+        rules = config.github.model_copy(update={"auto": desk.job.auto})
+        config = config.model_copy(update={"github": rules})
+    return Case(pull, tip, config, desk.find_sticky(number))
 
 
 def read_config(client: Client, sha: str) -> Config:
@@ -225,7 +229,7 @@ def _study(job: Job, tip: str, head: str, config: Config, *, exact: bool) -> Stu
 
 def _begin(desk: Desk, case: Case, start: decide.Start, comment: int | None) -> None:
     """Opens the check and the comment, reads the difference, and hands over what there is to measure."""
-    subject, sticky = _open(desk, case, start.head, comment)
+    subject, sticky = _open(desk, case, start, comment)
     try:
         found = _study(desk.job, case.tip, start.head, case.config, exact=False)
     except PerfgateError as error:
@@ -253,9 +257,9 @@ def _begin(desk: Desk, case: Case, start: decide.Start, comment: int | None) -> 
         desk.client.react(comment, "rocket")
 
 
-def _open(desk: Desk, case: Case, head: str, comment: int | None) -> tuple[Subject, Sticky]:
+def _open(desk: Desk, case: Case, start: decide.Start, comment: int | None) -> tuple[Subject, Sticky]:
     """Says `queued`. A push alone does so in the check only: what has nothing to measure makes no new comment."""
-    job = desk.job
+    job, head = desk.job, start.head
     text = say.queued(head, job.run_url)
     details = desk.check_details("Queued", text, status="queued")
     check = desk.client.create_check(head, opened_id(job.run, job.attempt), details)
@@ -265,6 +269,7 @@ def _open(desk: Desk, case: Case, head: str, comment: int | None) -> tuple[Subje
         run=job.run,
         attempt=job.attempt,
         check=check.id,
+        recipes=start.recipes,
         fail_on=tuple(case.config.github.fail_on),
         quiet=comment is None,
     )

@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from perfgate.github.events import FullSha, Login
 from perfgate.records import Verdict
+from perfgate.report.comment import COMMENT_LIMIT, length
 
 MARKER = "<!-- perfgate -->"
 STATE_BEGIN = "<!-- perfgate:state "
 STATE_END = " -->"
 EARLIER = "<!-- perfgate:earlier -->"
-MAX_COMMENT = 65_536  # GitHub's limit, characters
 MAX_ENTRIES = 12
 MAX_ACCEPTED = 12
 
@@ -51,6 +51,7 @@ class Entry(_State):
     measured: RunId | None = None  # perfgate's own run id
     contains: tuple[RunId, ...] = Field((), max_length=50)  # runs whose evidence it includes
     stale: bool = False  # the head had moved when it ended
+    partial: bool = False  # of some recipes only: no verdict on the change as a whole
 
     @property
     def order(self) -> tuple[int, int]:
@@ -108,24 +109,25 @@ class State(_State):
 def standing_regression(state: State, entry: Entry) -> Entry | None:
     """The regression of the same two trees that this entry does not overcome; None where nothing stands against it.
 
-    Only a pass, or an undecided judgement, of evidence that contains the regression's own takes its place. A run that
-    could not measure says nothing about what was measured before.
+    Only a pass, or an undecided judgement, of all recipes and of evidence that contains the regression's own takes its
+    place. A run that could not measure says nothing about what was measured before.
     """
     if entry.word is Verdict.REGRESSION or entry.trees is None:
         return None
-    told = entry.word in (Verdict.PASS, Verdict.INCONCLUSIVE)
-    for other in state.entries:
-        if other.order == entry.order or other.word is not Verdict.REGRESSION or other.trees != entry.trees:
-            continue
-        overcome = any(
-            later.word in (Verdict.PASS, Verdict.INCONCLUSIVE) and other.measured in later.contains
-            for later in state.entries
-            if later.trees == entry.trees and later.order > other.order
-        )
-        contained = told and other.measured is not None and other.measured in entry.contains
-        if not contained and not overcome:
-            return other
-    return None
+    same = [other for other in state.entries if other.trees == entry.trees and other.order <= entry.order]
+    regressions = (other for other in same if other.word is Verdict.REGRESSION)
+    return next((one for one in regressions if not any(_overcomes(later, one) for later in (entry, *same))), None)
+
+
+def _overcomes(later: Entry, regression: Entry) -> bool:
+    told = later.word in (Verdict.PASS, Verdict.INCONCLUSIVE) and not later.partial and later.order > regression.order
+    return told and regression.measured is not None and regression.measured in later.contains
+
+
+def whole_verdict(state: State, entry: Entry) -> Entry | None:
+    """The newest verdict on the same two trees and all recipes, before this entry."""
+    told = (other for other in state.entries if other.trees == entry.trees and other.order < entry.order)
+    return next((one for one in told if one.word in (Verdict.PASS, Verdict.INCONCLUSIVE) and not one.partial), None)
 
 
 def now() -> datetime:
@@ -168,7 +170,7 @@ def state_line(state: State) -> str:
 
 def room_for_text(state: State, earlier: str) -> int:
     """Characters that are left for the newest run's text."""
-    return MAX_COMMENT - len(assemble(state, "", earlier)) - 16
+    return COMMENT_LIMIT - length(assemble(state, "", earlier)) - 16
 
 
 def assemble(state: State, text: str, earlier: str) -> str:

@@ -1,0 +1,81 @@
+"""`perfgate gate-request`: the job on the box. Fetches what was authorised and runs the gate on it. Has no token.
+
+On a private repository it is given one that can read this repository and nothing else; git gets it, and it is out of
+the environment before anything of the pull request runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from perfgate.config import BoxFile
+from perfgate.config_file import load_box
+from perfgate.errors import Exit, PerfgateError
+from perfgate.gate import Outcome, run_gate
+from perfgate.github.fetch import Origin, fetch_commits
+from perfgate.github.job import Job, job_of
+from perfgate.github.request import Request, request_from_line
+from perfgate.host.sandbox import Kind, choose
+from perfgate.planning import GateRequest
+from perfgate.progress import Progress
+from perfgate.records import PullRequest
+from perfgate.source.repository import printable
+
+WAIT_FOR_BOX_S = 30 * 60.0  # where another runner's gate has the box; a part of respond.SLACK_MINUTES
+MAX_REASON = 300
+SECRETS = ("GITHUB_TOKEN", "PERFGATE_FETCH_TOKEN", "ACTIONS_RUNTIME_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
+
+
+def gate_request_step(environment: MutableMapping[str, str], box: Path, progress: Progress) -> Exit:
+    """Measures. The verdict is publish's to tell: a run that came to one ends well here, whatever it is."""
+    job = job_of(environment)
+    request = request_from_line(environment.get("PERFGATE_REQUEST", ""), job.repository)
+    token = environment.get("PERFGATE_FETCH_TOKEN", "")
+    for name in SECRETS:
+        environment.pop(name, None)
+    try:
+        outcome = _gate(job, request, box, token, progress)
+    except PerfgateError as error:
+        job.write_output("reason", printable(str(error), MAX_REASON))
+        raise
+    job.write_output("run-directory", str(outcome.run))
+    return Exit.OK if outcome.result is not None else outcome.exit_code
+
+
+def _gate(job: Job, request: Request, box: Path, token: str, progress: Progress) -> Outcome:
+    about = load_box(box)
+    check_isolated(request, about)
+    repository = fetched(job, request, Path(about.state_dir), token)
+    return run_gate(gate_request(request, repository, box), progress)
+
+
+def check_isolated(request: Request, box: BoxFile) -> None:
+    """Code from a fork runs only where it is confined."""
+    if request.fork and choose(box.isolation, run_as=box.run_as).kind is Kind.NONE:
+        raise PerfgateError(
+            "the box cannot confine strangers' code, so pull requests from forks are refused",
+            remedy="install bubblewrap, or give `run_as` a second user: docs/security.md",
+        )
+
+
+def fetched(job: Job, request: Request, state: Path, token: str) -> Path:
+    """The box's own copy of the repository, with the commits of the request in it."""
+    name = re.sub(r"[^A-Za-z0-9.-]", "_", f"{job.server_url.partition('://')[2]}_{request.repository.lower()}")
+    folder = state / "repositories" / f"{name}.git"
+    fetch_commits(folder, Origin(job.clone_url, token), (request.base, request.head, request.config), blobs=True)
+    return folder
+
+
+def gate_request(request: Request, repository: Path, box: Path) -> GateRequest:
+    return GateRequest(
+        repo=repository,
+        base=request.base,
+        head=request.head,
+        base_branch=request.config,
+        box=box,
+        recipes=request.recipes,
+        wait_s=WAIT_FOR_BOX_S,
+        pr=PullRequest(repository=request.repository, number=request.pr) if request.pr else None,
+    )
