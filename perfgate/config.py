@@ -223,11 +223,6 @@ class GithubRules(_Model):
     fail_on: list[Literal["inconclusive", "environment", "bench_failed", "build_failed"]] = Field(
         [], description="verdicts that fail the check too; by themselves they are neutral, and neutral lets a PR merge"
     )
-    author: str = Field(
-        "github-actions[bot]",
-        max_length=60,
-        description="login of the workflow's token: whose comments are perfgate's own",
-    )
 
 
 class BoxFile(_Model):
