@@ -1,0 +1,159 @@
+"""The canary: a fixed micro-measurement of the box before and after each launch, the same whatever the sides are.
+
+All-reduce at the sizes of decoding under the box's NCCL variables, and a fixed computing load, each a few seconds.
+While it runs, the GPUs' clocks are read: under the same load they should be the same, whoever is measured next. It
+runs in an environment that no pull request touches (`canary_env`), by `canary_script`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from perfgate.host.gpu import GpuReading
+
+SCRIPT = Path(__file__).with_name("canary_script.py")
+SIZES = (32 * 1024, 64 * 1024, 256 * 1024)
+REPEATS = 5
+CPU_RANKS = 2
+LIMIT_S = 120.0  # eight GPUs and NCCL need about ten
+CLOCK_PERIOD_S = 0.1
+BUSY_SHARE = 0.9  # readings within this share of a GPU's highest clock are taken as "under load"
+HANDED_ON = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH", "TMPDIR")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanarySetup:
+    """Where and how the canary runs. `environment`: the NCCL variables and the box's own, as servers get them."""
+
+    python: Path
+    device: Literal["cuda", "cpu"]
+    ranks: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    sizes: tuple[int, ...] = SIZES
+    repeats: int = REPEATS
+    limit_s: float = LIMIT_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryReading:
+    """`readings` for `records.Canary.readings`; empty where the canary failed, with the reason in `notes`."""
+
+    readings: Mapping[str, tuple[float, ...]]
+    notes: tuple[str, ...] = ()
+
+
+class Canary:
+    """The canary's process, started at the first reading and kept until `close`. Holds no GPU memory in between."""
+
+    def __init__(self, setup: CanarySetup, read_gpus: Callable[[float], Sequence[GpuReading]] | None = None) -> None:
+        self._setup = setup
+        self._read_gpus = read_gpus
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its own process, to tell it from strangers'."""
+        return () if self._process is None else (self._process.pid,)
+
+    def measure(self) -> CanaryReading:
+        """One reading. Never raises: a canary that cannot sing is a note, not the end of a run."""
+        begin = time.monotonic()
+        try:
+            answer, clocks = self._ask(begin + self._setup.limit_s)
+        except (OSError, ValueError) as error:
+            self.close()
+            return CanaryReading(readings={}, notes=(f"the canary gave no answer: {error}",))
+        readings = {str(name): tuple(map(float, values)) for name, values in answer["readings"].items()}
+        return CanaryReading(readings={**readings, **clocks_under_load(clocks)}, notes=tuple(answer["notes"]))
+
+    def close(self) -> None:
+        """Ends the process and its ranks."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+        process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, deadline: float) -> tuple[Mapping[str, Any], list[Sequence[GpuReading]]]:
+        setup = self._setup
+        process = self._process = self._process or _start(setup)
+        assert process.stdin is not None
+        request = {"ranks": setup.ranks, "device": setup.device, "sizes": setup.sizes, "repeats": setup.repeats}
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+        return self._answer(process, deadline)
+
+    def _answer(
+        self, process: subprocess.Popen[bytes], deadline: float
+    ) -> tuple[Mapping[str, Any], list[Sequence[GpuReading]]]:
+        """The answer, and the GPUs' states meanwhile."""
+        assert process.stdout is not None
+        text, clocks = b"", []
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while not text.endswith(b"\n"):
+                if time.monotonic() > deadline:
+                    raise ValueError(f"not within {self._setup.limit_s:.0f} s")
+                if self._read_gpus is not None:
+                    clocks.append(self._read_gpus(time.monotonic()))
+                if selector.select(CLOCK_PERIOD_S):
+                    part = os.read(process.stdout.fileno(), 65536)
+                    if not part:
+                        raise ValueError(f"its process ended with status {process.wait()}")
+                    text += part
+        answer = json.loads(text)
+        if not isinstance(answer, dict) or not isinstance(answer.get("readings"), dict):
+            raise ValueError("it is not an answer")
+        return answer, clocks
+
+
+def _start(setup: CanarySetup) -> subprocess.Popen[bytes]:
+    own = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
+    fixed = {"OMP_NUM_THREADS": "1", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.Popen(
+        [str(setup.python), "-I", str(SCRIPT)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**own, **fixed, **setup.environment},
+        start_new_session=True,
+    )
+
+
+def clocks_under_load(readings: Sequence[Sequence[GpuReading]]) -> dict[str, tuple[float, ...]]:
+    """Per GPU the lowest clock while it was busy, and the best link: "gpu0_sm_clock_mhz", "gpu0_pcie_gen".
+
+    Busy is: within a tenth of the highest clock it reached in this canary. What a card does not tell is left out.
+    """
+    found: dict[str, tuple[float, ...]] = {}
+    for states in zip(*readings, strict=True):
+        index = states[0].index
+        clocks = [state.sm_clock_mhz for state in states if state.sm_clock_mhz]
+        if clocks:
+            busy = [clock for clock in clocks if clock >= BUSY_SHARE * max(clocks)]
+            found[f"gpu{index}_sm_clock_mhz"] = (float(sorted(busy)[len(busy) // 2]),)
+        links = [state.pcie_gen for state in states if state.pcie_gen]
+        if links:
+            found[f"gpu{index}_pcie_gen"] = (float(max(links)),)
+    return found
