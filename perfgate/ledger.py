@@ -1,0 +1,278 @@
+"""The box's memory of noise: one row per pair ever measured on it, in SQLite.
+
+The judge wants to know by how much two launches of the same code differ here. That is learned from A/A pairs and from
+runs between commits of the base branch, never from unmerged pull requests: their authors would teach the box to
+tolerate them. Rows of pull requests are kept for the record only.
+
+Nothing here may stop a run. A ledger that is locked, corrupted, unreadable or from a newer perfgate gives a warning and
+"nothing known", and the judge then works without a prior.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from itertools import groupby
+from pathlib import Path
+
+from perfgate.judge.noise import learn
+from perfgate.judge.planning import Spread, sample_variance, spread_of
+from perfgate.judge.sequential import difference_of
+from perfgate.judge.values import Better, JudgeInputError, Pair, Prior, Warning
+
+LEDGER_FILE = "ledger.sqlite3"
+VERSION = 1
+OLDEST = timedelta(days=90)  # drivers, firmware and dust change a box
+LATEST_PAIRS = 200
+ENOUGH_PAIRS = 5  # fewer say less than the judge's own guess
+DF_AT_MOST = 40.0  # even a long memory may be wrong about today
+LOCKED_FOR_S = 5.0
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS pairs (
+    time TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    run TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    recipe TEXT NOT NULL,
+    metric TEXT NOT NULL,
+    concurrency INTEGER NOT NULL,
+    workload TEXT NOT NULL,
+    box TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    difference REAL NOT NULL,
+    sample_variance REAL,
+    samples REAL,
+    PRIMARY KEY (run, recipe, metric, concurrency, number)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_key ON pairs (recipe, metric, concurrency, workload, box, time);
+"""
+
+
+class Kind(StrEnum):
+    """What the two sides of a pair were."""
+
+    SAME = "same"  # A/A: the same commit twice
+    BASE_BRANCH = "base_branch"  # two commits of the base branch
+    PULL_REQUEST = "pull_request"  # unmerged code: never learned from
+
+
+LEARNED_FROM = (Kind.SAME, Kind.BASE_BRANCH)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerKey:
+    """What noise belongs to. `fingerprint`: hash of the parts that matter: GPUs, driver, NCCL and its variables."""
+
+    recipe: str
+    metric: str
+    concurrency: int
+    workload: str
+    box: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPair:
+    """One pair: its difference in log units, + = head is slower.
+
+    sample_variance: of log samples within its launches, None where they had one each; samples: mean count a launch.
+    """
+
+    key: LedgerKey
+    kind: Kind
+    run: str
+    number: int
+    time: datetime
+    difference: float
+    sample_variance: float | None = None
+    samples: float = 1.0
+
+    @classmethod
+    def of(
+        cls, key: LedgerKey, kind: Kind, where: tuple[str, int], time: datetime, pair: Pair, better: Better
+    ) -> LedgerPair:
+        """A pair as the judge saw it; `where`: its run and number."""
+        launches = (pair.base, pair.head)
+        return cls(
+            key=key,
+            kind=kind,
+            run=where[0],
+            number=where[1],
+            time=time,
+            difference=difference_of(pair, better).slowdown,
+            sample_variance=sample_variance(launches),
+            samples=(len(pair.base) + len(pair.head)) / 2,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the ledger knows of one key. `prior` None: nothing; `how` says why, or what it stands on, in words."""
+
+    prior: Prior | None
+    how: str
+    pairs: int = 0
+    spread: Spread | None = None  # between launches and between samples, to plan samples with
+    warnings: tuple[Warning, ...] = ()
+
+
+class Ledger:
+    """The ledger in one file. Opens it anew for each call, so that two processes get along."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def record(self, pairs: Iterable[LedgerPair]) -> tuple[Warning, ...]:
+        """Add pairs; one that is there already (same run and number) stays as it is. Warnings instead of errors."""
+        rows = [_row(pair) for pair in pairs]
+        try:
+            with self._open(write=True) as connection:
+                connection.executemany(f"INSERT OR IGNORE INTO pairs VALUES ({', '.join('?' * 13)})", rows)
+        except (sqlite3.Error, OSError) as error:
+            return (_unusable(self.path, error),)
+        return ()
+
+    def prior(self, key: LedgerKey, now: datetime | None = None) -> Known:
+        """The noise of this key: from its latest pairs of same code, not older than 90 days."""
+        now = now or datetime.now(UTC)
+        try:
+            with self._open(write=False) as connection:
+                rows = connection.execute(
+                    "SELECT time, kind, run, fingerprint, difference, sample_variance, samples FROM pairs"
+                    " WHERE recipe = ? AND metric = ? AND concurrency = ? AND workload = ? AND box = ?"
+                    " AND kind IN (?, ?) ORDER BY time DESC, run, number LIMIT ?",
+                    (*astuple(key)[:5], *LEARNED_FROM, 10 * LATEST_PAIRS),
+                ).fetchall()
+            found = [_Found(datetime.fromisoformat(time), Kind(kind), *rest) for time, kind, *rest in rows]
+            return _known(key, found, now)
+        except FileNotFoundError:
+            return Known(None, "the ledger is empty")
+        except (sqlite3.Error, OSError, ValueError, TypeError) as error:
+            return Known(None, "the ledger cannot be read", warnings=(_unusable(self.path, error),))
+
+    @contextmanager
+    def _open(self, *, write: bool) -> Iterator[sqlite3.Connection]:
+        if write:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        elif not self.path.exists():
+            raise FileNotFoundError(self.path)
+        connection = sqlite3.connect(self.path, timeout=LOCKED_FOR_S, isolation_level=None)
+        try:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version > VERSION:
+                raise sqlite3.DatabaseError(f"written by a newer perfgate (version {version})")
+            if not write:
+                if version == 0:  # made, but nothing was ever committed to it
+                    raise FileNotFoundError(self.path)
+                yield connection
+                return
+            connection.execute("BEGIN IMMEDIATE")  # the version is settled before another process looks at it
+            for statement in SCHEMA.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            yield connection
+            connection.execute("COMMIT")
+        finally:
+            connection.close()  # what was not committed is rolled back
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    time: datetime
+    kind: Kind
+    run: str
+    fingerprint: str
+    difference: float
+    sample_variance: float | None
+    samples: float | None
+
+
+def _known(key: LedgerKey, found: Sequence[_Found], now: datetime) -> Known:
+    ours = [pair for pair in found if pair.fingerprint == key.fingerprint]
+    fresh = [pair for pair in ours if now - pair.time <= OLDEST][:LATEST_PAIRS]
+    warnings = (*_left_out(len(ours) - len(fresh), "old"), *_left_out(len(found) - len(ours), "foreign"))
+    values = _noise(fresh)
+    if len(values) < ENOUGH_PAIRS:
+        had = f"{len(fresh)} pairs of the same code" if fresh else "no pairs of the same code"
+        return Known(None, f"the ledger holds {had}, {ENOUGH_PAIRS} are needed", len(fresh), warnings=warnings)
+    prior = learn(values)
+    assert prior is not None
+    capped = Prior(prior.sd, min(prior.df, DF_AT_MOST), prior.bad, prior.far)
+    since = min(pair.time for pair in fresh).date().isoformat()
+    return Known(capped, f"ledger, {len(fresh)} pairs since {since}", len(fresh), _spread(capped.sd, fresh), warnings)
+
+
+def _spread(pair_sd: float, pairs: Sequence[_Found]) -> Spread | None:
+    told = [(pair.sample_variance, pair.samples or 1.0) for pair in pairs if pair.sample_variance is not None]
+    if not told:
+        return None
+    variance = math.fsum(one for one, _ in told) / len(told)
+    return spread_of(pair_sd, variance, math.fsum(count for _, count in told) / len(told))
+
+
+def _noise(pairs: Sequence[_Found]) -> list[float]:
+    """Differences that are noise alone: of A/A pairs as they are, of others without their run's own change."""
+    values: list[float] = []
+    for (_, kind), group in groupby(
+        sorted(pairs, key=lambda pair: (pair.run, pair.kind)), key=lambda p: (p.run, p.kind)
+    ):
+        differences = [pair.difference for pair in group]
+        values += differences if kind is Kind.SAME else contrasts(differences)
+    return values
+
+
+def contrasts(values: Sequence[float]) -> list[float]:
+    """Helmert's contrasts: n values of any mean become n − 1 independent ones of mean 0 and the same SD."""
+    result = []
+    total = 0.0
+    for count, value in enumerate(values):
+        if count:
+            result.append((total - count * value) / math.sqrt(count * (count + 1)))
+        total += value
+    return result
+
+
+def _left_out(count: int, why: str) -> tuple[Warning, ...]:
+    if count == 0:
+        return ()
+    what = "older than 90 days" if why == "old" else "from the same box under another fingerprint"
+    text = f"{count} pair{'' if count == 1 else 's'} in the ledger {what} not used: `perfgate calibrate` renews them."
+    return (Warning(f"ledger_{why}", text, {"pairs": count}),)
+
+
+def _unusable(path: Path, error: Exception) -> Warning:
+    remedy = "try again later" if "locked" in str(error) else "move it away, and `perfgate calibrate`"
+    text = (
+        f"The ledger {path.name} cannot be used ({error}): noise counts as not known. {remedy[0].upper()}{remedy[1:]}."
+    )
+    return Warning("ledger_unusable", text, {"error": str(error)})
+
+
+def _row(pair: LedgerPair) -> tuple[str | int | float | None, ...]:
+    if not math.isfinite(pair.difference):
+        raise JudgeInputError(f"pair {pair.number} of run {pair.run} differs by {pair.difference!r}")
+    if pair.time.tzinfo is None:
+        raise JudgeInputError(f"pair {pair.number} of run {pair.run} has a time without a zone")
+    time = pair.time.astimezone(UTC).isoformat(timespec="microseconds")
+    key = pair.key
+    return (
+        time,
+        pair.kind,
+        pair.run,
+        pair.number,
+        key.recipe,
+        key.metric,
+        key.concurrency,
+        key.workload,
+        key.box,
+        key.fingerprint,
+        pair.difference,
+        pair.sample_variance,
+        pair.samples,
+    )
