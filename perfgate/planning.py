@@ -39,6 +39,7 @@ class GateRequest:
     recipes: tuple[str, ...] = ()
     resume: bool = False
     seed: int | None = None
+    wait_s: float = 0.0  # for the box, when another gate has it
     pr: r.PullRequest | None = None
 
 

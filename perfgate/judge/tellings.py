@@ -14,12 +14,27 @@ CONFINED_SHARE = 0.5  # a kind counts as hit alone when the others lost less tha
 
 def notices_of(run: RunFacts, judged: Sequence[JudgedMetric], differ: Mapping[str, int] | None) -> tuple[r.Notice, ...]:
     return (
+        *_failures(run),
         *_plan_notes(run.plan),
         *_differing_outputs(differ),
         *(notice for recipe in run.plan.recipes for notice in confined_losses(run, recipe)),
         *_absent_metrics(run, judged),
         *_judges_warnings(judged),
     )
+
+
+def _failures(run: RunFacts) -> tuple[r.Notice, ...]:
+    """The last useful lines of what failed."""
+    builds = [("build_log", build.reason, build.lines) for build in run.builds.values() if not build.ok]
+    faults = [(f.code, f.text, f.lines or _lines_of(run, f.launch)) for f in run.faults]
+    return tuple(
+        r.Notice(code=code, text=text, data={"lines": list(lines)}) for code, text, lines in (*builds, *faults) if lines
+    )
+
+
+def _lines_of(run: RunFacts, launch: str | None) -> tuple[str, ...]:
+    found = run.launches.get(launch or "")
+    return found.end.lines if found and found.end else ()
 
 
 def _plan_notes(plan: r.Plan) -> tuple[r.Notice, ...]:

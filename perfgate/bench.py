@@ -1,0 +1,207 @@
+"""The bench of the real thing: one launch of SGLang of one side, its samples, phases and proofs in the notebook."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from perfgate import records as r
+from perfgate.build import BuiltSide
+from perfgate.build.autotune import Seed, capture_seed, find_seed, plant_seed, remove_results
+from perfgate.build.homes import Home, home_for, mark_warm
+from perfgate.build.store import Store
+from perfgate.config import Resolved, ResolvedRecipe
+from perfgate.engine import server
+from perfgate.engine.command import EnvironmentParts, child_environment, server_command
+from perfgate.engine.launch import LaunchHooks, LaunchPlan, run_launch
+from perfgate.engine.phases import phases_of
+from perfgate.engine.probe import copy_probe, probe_environment
+from perfgate.engine.probe_proofs import proofs_of
+from perfgate.engine.probe_reading import read_probe
+from perfgate.engine.prompts import prompts_for
+from perfgate.engine.watchdog import Watchdog
+from perfgate.facts import short_hash
+from perfgate.host.sandbox import Confinement, hand_over
+from perfgate.measure import LaunchOrder
+from perfgate.notebook import Notebook
+from perfgate.progress import Progress
+
+LAUNCH_GB = 2.0  # to find free before a launch: logs, JIT caches
+CLIENT = 1  # goes up when the client asks or counts differently: evidence of before is not joined then
+
+
+def workload_hash(recipe: ResolvedRecipe) -> str:
+    """Of all that the client sends and how it counts; evidence is joined only where it is equal."""
+    prompts = [(prompt.id, prompt.kind, prompt.text) for prompt in prompts_for(recipe.workload)]
+    asked = recipe.workload.model_dump(exclude={"prompts", "request_timeout_s"})
+    return short_hash(json.dumps([CLIENT, prompts, asked, recipe.model, recipe.revision, recipe.draft], sort_keys=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SglangBench:
+    """Launches sides of a run. Everything a server is given is the same for both, but the tree and its own HOME."""
+
+    notebook: Notebook
+    run: Path
+    resolved: Resolved
+    commits: Mapping[r.Side, r.Commit]
+    sides: Mapping[r.Side, BuiltSide]
+    store: Store
+    confinement: Confinement
+    watchdog: Watchdog
+    progress: Progress
+    autotune: str  # "fresh" | "seed" | "off"
+
+    def launch(self, order: LaunchOrder) -> r.LaunchEnd:
+        """One whole launch, its caches warmed before where they are cold."""
+        self.store.make_room(LAUNCH_GB)
+        if self.resolved.profile != "cpu" and self._home(order.side).cold:
+            self._warm_up_caches(order)
+        return self._launch(order, self.resolved.recipe(order.recipe))
+
+    def _warm_up_caches(self, order: LaunchOrder) -> None:
+        recipe = self.resolved.recipe(order.recipe)
+        once = recipe.workload.model_copy(update={"samples": 1, "prompts_per_kind": 1, "concurrency": [1]})
+        self.progress.say(f"{order.side.value}'s code was never compiled here: one launch to warm its caches")
+        self._launch(
+            dataclasses.replace(order, pair=0, position=0),
+            dataclasses.replace(recipe, workload=once),
+        )
+
+    def _launch(self, order: LaunchOrder, recipe: ResolvedRecipe) -> r.LaunchEnd:
+        home = self._home(order.side)
+        self._prepare_autotune(home)
+        probe_dir = self.run / "probe" / order.id.replace("/", "-")
+        probe_dir.mkdir(parents=True, exist_ok=True)
+        hand_over((home.path, probe_dir), self.confinement)
+        plan = self._plan(order, recipe, home, probe_dir)
+        run = self.notebook.run()
+        assert run is not None, "the plan is written before anything is launched"
+        self.progress.launch_begins(order, run)
+        hooks = LaunchHooks(after_stop=lambda samples: self._read_probe(plan, probe_dir, samples))
+        end = run_launch(plan, self.notebook.append, hooks=hooks, progress=self.progress.step, watchdog=self.watchdog)
+        run = self.notebook.run()
+        assert run is not None
+        self.progress.launch_ends(end, run)
+        if end.valid:
+            mark_warm(home)
+        return end
+
+    # ------------------------------------------------------------------------------------------ what it is given
+
+    def _plan(self, order: LaunchOrder, recipe: ResolvedRecipe, home: Home, probe_dir: Path) -> LaunchPlan:
+        built = self.sides[order.side]
+        log = f"logs/{order.id.replace('/', '-')}.log"
+        argv = server_command(
+            built.python,
+            recipe.flags,
+            model=recipe.model_path,
+            revision=recipe.revision,
+            draft=recipe.draft_path,
+            draft_revision=recipe.draft_revision,
+            port=server.PORTS.start,
+        )
+        spec = server.LaunchSpec(
+            argv=argv,
+            environment=self._environment(order, recipe, built, home, probe_dir),
+            cwd=home.path,
+            port=server.PORTS.start,
+            log=self.run / log,
+            stall_s=self.resolved.limits.launch_stall_s,
+            stop_s=self.resolved.limits.stop_s,
+            confinement=self.confinement,
+            readable=self._readable(recipe, built),
+            writable=(home.path, probe_dir),
+            name=order.id,
+        )
+        return LaunchPlan(
+            **dataclasses.asdict(order),
+            id=order.id,
+            sha=self.commits[order.side].sha,
+            build=built.key,
+            spec=spec,
+            workload=recipe.workload,
+            speculative=recipe.speculative,
+            log=log,
+        )
+
+    def _environment(
+        self, order: LaunchOrder, recipe: ResolvedRecipe, built: BuiltSide, home: Home, probe_dir: Path
+    ) -> dict[str, str]:
+        parts = EnvironmentParts(
+            python=built.python,
+            path_entries=(self._probe, *built.path_entries),
+            home=home.variables,
+            hf_home=self._hf_home,
+            build=built.environment,
+            recipe=recipe.env,
+            nccl=self.resolved.nccl,
+            probe=probe_environment(probe_dir, launch=order.id),
+            tmp=Path("/tmp") if self.confinement.private_tmp else None,
+        )
+        return child_environment(os.environ, parts)
+
+    def _readable(self, recipe: ResolvedRecipe, built: BuiltSide) -> tuple[Path, ...]:
+        models = (Path(path) for path in (recipe.model_path, recipe.draft_path) if path and path.startswith("/"))
+        hub = (self._hf_home,) if self._hf_home else ()
+        return (*built.readable, built.tree, self._probe.parent, *models, *hub)
+
+    @property
+    def _hf_home(self) -> Path | None:
+        return Path(self.resolved.box.hf_home) if self.resolved.box.hf_home else None
+
+    @cached_property
+    def _probe(self) -> Path:
+        """One copy for both sides, where a second user can read it."""
+        return copy_probe(self.run / "probe")
+
+    def _home(self, side: r.Side) -> Home:
+        return home_for(self.store, self.sides[side])
+
+    # ------------------------------------------------------------------------------------------ autotune
+
+    def _prepare_autotune(self, home: Home) -> None:
+        """Each launch draws anew, or starts from the same seed, drawn by base's first launch."""
+        if self.autotune == "fresh":
+            remove_results(home)
+        elif self.autotune == "seed" and (seed := self._seed(home)) is not None:
+            plant_seed(seed, home)
+
+    def _seed(self, home: Home) -> Seed | None:
+        base = self.sides[r.Side.BASE]
+        name = short_hash(f"{base.key} {self.resolved.hash}", 24)
+        found = find_seed(self.store, name)
+        base_home = self._home(r.Side.BASE)
+        if found is None and not base_home.cold:
+            found = capture_seed(self.store, name, base_home)
+        return found
+
+    # ------------------------------------------------------------------------------------------ what it said
+
+    def _read_probe(self, plan: LaunchPlan, probe_dir: Path, samples: Sequence[r.Sample]) -> None:
+        """Phases and proofs, before the launch's end is written."""
+        reading = read_probe(probe_dir, launch=plan.id)
+        concurrency = {sample.sample: sample.concurrency for sample in samples}
+        phases = phases_of(
+            reading,
+            [(sample.sample, sample.begin, sample.end) for sample in samples],
+            client_cycle_ms={s.sample: s.cycle_ms for s in samples if s.concurrency == 1 and s.cycle_ms},
+        )
+        launch = r.LaunchFact(
+            id=plan.id,
+            recipe=plan.recipe,
+            pair=plan.pair,
+            side=plan.side,
+            position=plan.position,
+            attempt=plan.attempt,
+        )
+        for one in phases.samples:
+            if one.sample is not None:
+                self.notebook.append(one.fact(launch, concurrency[one.sample]))
+        for proof in proofs_of(reading, launch, plan.spec.environment):
+            self.notebook.append(proof)

@@ -1,0 +1,254 @@
+"""The main job: two commits built, served in alternation, compared, and a verdict.
+
+    commits, configuration → run directory → lock, watchdog → doctor → both builds → pairs until decided → result
+
+Whatever happens is a fact on disk first. The result is made from those facts alone, by `conclude`, which `perfgate
+judge` calls, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from perfgate import records as r
+from perfgate.bench import SglangBench, workload_hash
+from perfgate.build import BuiltSide
+from perfgate.build.autotune import mode_for
+from perfgate.build.environment import Builder
+from perfgate.build.local import LocalWork
+from perfgate.build.store import Store
+from perfgate.config import Config, Resolved
+from perfgate.config_resolve import metric_plans
+from perfgate.cpu.environment import prepare
+from perfgate.engine.watchdog import Watchdog, sweep
+from perfgate.errors import Exit, PerfgateError
+from perfgate.facts import read_facts, write_result, write_whole
+from perfgate.host.lock import BoxLock
+from perfgate.host.sandbox import Confinement, choose
+from perfgate.judge.evidence import RunFacts
+from perfgate.judge.result import Conditions, judge_run
+from perfgate.measure import Measuring
+from perfgate.notebook import Notebook
+from perfgate.planning import Commits, Configuration, GateRequest, find_commits, find_configuration, make_plan
+from perfgate.progress import Progress
+from perfgate.report.comment import render_comment
+from perfgate.rundir import (
+    COMMENT_FILE,
+    check_new,
+    check_resumable,
+    earlier_runs,
+    find_unfinished,
+    named_runs,
+    write_run_file,
+)
+from perfgate.sides import FixedEnvironment, Make, build_sides, by_uv
+from perfgate.signals import Cancelled, cancellable
+from perfgate.source.repository import Repository
+
+CPU_NOTE = (
+    "Measured on the cpu profile: its environment is fixed, the pins of the tree are read but not installed, and a"
+    " laptop is noisier than a GPU box."
+)
+CLEAN_UP_S = 60.0
+CANCELLED_CLEAN_UP_S = 5.0  # a runner kills ten seconds after a cancel; the watchdog goes on without us
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`result` None: cancelled; what was measured is on disk and `--resume` goes on."""
+
+    run: Path
+    result: r.Result | None
+    exit_code: Exit
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a run is about, once it is known."""
+
+    repository: Repository
+    configuration: Configuration
+    commits: Commits
+    store: Store
+    progress: Progress
+    confinement: Confinement
+
+    @property
+    def resolved(self) -> Resolved:
+        return self.configuration.resolved
+
+
+def run_gate(request: GateRequest, progress: Progress) -> Outcome:
+    """The whole job. Raises PerfgateError for what is wrong before anything was begun."""
+    repository = Repository(request.repo)
+    configuration = find_configuration(repository, request, _layers)
+    resolved = configuration.resolved
+    commits = find_commits(repository, request, resolved.ignore_paths)
+    with Store(Path(resolved.box.state_dir).absolute(), resolved.caches) as store, cancellable():
+        confinement = choose(resolved.box.isolation, run_as=resolved.box.run_as, hidden=(store.root,))
+        job = Job(repository, configuration, commits, store, progress, confinement)
+        run, plan = _begin(job, request)
+        try:
+            with Notebook(run) as notebook:
+                notebook.append(plan)
+                _carry_out(job, run, notebook, wait_s=request.wait_s)
+        except Cancelled as cancelled:
+            progress.say(f"cancelled; go on with: perfgate gate … --out {run} --resume")
+            return Outcome(run, None, cancelled.exit_code)
+        result = conclude(run, store.folder("runs"))
+    return Outcome(run, result, Exit(result.exit_code))
+
+
+def _layers(profile: str) -> tuple[Config, ...]:
+    if profile != "cpu":
+        return ()
+    from perfgate.cpu.profile import settings
+
+    return (settings(),)
+
+
+def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
+    """The run's directory, new or to go on with, and its plan."""
+    asked = (job.commits.base.sha, job.commits.head.sha, job.resolved.hash)
+    runs = job.store.folder("runs")
+    if request.resume:
+        found = request.out.absolute() if request.out else find_unfinished(runs, *asked)
+        if found is None:
+            raise PerfgateError("no unfinished run of these commits", where=str(runs), remedy="leave out --resume")
+        return found, check_resumable(found, *asked)
+    if request.out is not None:
+        check_new(request.out.absolute())
+    plan = make_plan(
+        request,
+        job.commits,
+        job.configuration,
+        metrics=metric_plans(job.resolved),
+        workloads={recipe.name: workload_hash(recipe) for recipe in job.resolved.recipes},
+        isolation=str(job.confinement),
+        autotune=mode_for(job.resolved.caches, job.commits.diff),
+        notes=(CPU_NOTE,) if job.resolved.profile == "cpu" else (),
+    )
+    run = request.out.absolute() if request.out else job.store.use("runs", plan.run_id)
+    write_run_file(run, plan)
+    return run, plan
+
+
+def _carry_out(job: Job, run: Path, notebook: Notebook, wait_s: float) -> None:
+    """From the plan to the last fact. What stops it is a fact as well."""
+    if job.commits.diff.nothing:
+        job.progress.say(f"nothing to measure: {job.commits.diff.reason}")
+        return
+    try:
+        with _box(job, wait_s) as watchdog:
+            sides = _build(job, run, notebook)
+            if sides is not None:
+                _measure(job, run, notebook, sides, watchdog)
+    except Cancelled as cancelled:
+        notebook.append(stopped(f"cancelled by {cancelled}"))
+        raise
+
+
+def stopped(why: str) -> r.Fault:
+    return r.Fault(id="fault/stopped", code=r.STOPPED_FAULT, text=why, blame=r.Blame.USER)
+
+
+@contextmanager
+def _box(job: Job, wait_s: float) -> Iterator[Watchdog]:
+    """The box for us alone; when it is left, everything that was started on it is gone."""
+    root = job.store.root
+    lock_path = Path(job.resolved.box.lock or root / "box.lock")
+    head = job.commits.head.sha[:12]
+    with BoxLock.acquire(lock_path, f"perfgate gate of {head}", wait_s, job.progress.say) as lock:
+        records = root / "running"
+        for found in sweep(records) if records.is_dir() else ():
+            job.progress.say(f"ended what an earlier run had left: {found.name}, {found.processes} processes")
+        watchdog = Watchdog.start(lock.fd, records)
+        limit_s = CLEAN_UP_S
+        try:
+            yield watchdog
+        except Cancelled:
+            limit_s = CANCELLED_CLEAN_UP_S
+            raise
+        finally:
+            watchdog.close(limit_s)
+
+
+def _build(job: Job, run: Path, notebook: Notebook) -> dict[r.Side, BuiltSide] | None:
+    commits = {r.Side.BASE: job.commits.base, r.Side.HEAD: job.commits.head}
+    logs = run / "logs"
+    logs.mkdir(exist_ok=True)
+    sides = build_sides(_maker(job), commits, notebook, logs, job.progress.say)
+    if sides is not None:
+        plan = _plan_of(notebook)
+        earlier = earlier_runs(job.store.folder("runs"), plan, {side: built.key for side, built in sides.items()})
+        continues = tuple(one.plan.run_id for one in earlier)
+        if continues != plan.continues:
+            notebook.append(replace(plan, continues=continues))
+            write_run_file(run, replace(plan, continues=continues))
+    return sides
+
+
+def _maker(job: Job) -> Make:
+    if job.resolved.profile == "cpu":
+        cpu = prepare(job.store.root, job.progress.say)
+        return FixedEnvironment(job.repository, job.store, cpu, job.confinement).make
+    return by_uv(
+        Builder(
+            repository=job.repository,
+            store=job.store,
+            rules=job.resolved.build,
+            box=job.resolved.box,
+            work=LocalWork.of(job.commits.diff, job.resolved.build),
+            confinement=job.confinement,
+        )
+    )
+
+
+def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltSide], watchdog: Watchdog) -> None:
+    plan = _plan_of(notebook)
+    bench = SglangBench(
+        notebook=notebook,
+        run=run,
+        resolved=job.resolved,
+        commits={r.Side.BASE: job.commits.base, r.Side.HEAD: job.commits.head},
+        sides=sides,
+        store=job.store,
+        confinement=job.confinement,
+        watchdog=watchdog,
+        progress=job.progress,
+        autotune=plan.autotune,
+    )
+    earlier = named_runs(job.store.folder("runs"), plan.continues)
+    step = Measuring(notebook, bench, earlier).until_decided()
+    job.progress.say(f"done: {step.reason}")
+
+
+def _plan_of(notebook: Notebook) -> r.Plan:
+    run = notebook.run()
+    assert run is not None, "the plan is the first fact"
+    return run.plan
+
+
+# ------------------------------------------------------------------------------------------------ the end
+
+
+def conclude(run: Path, runs: Path | None = None) -> r.Result:
+    """Verdict, result.json and comment.md of a run directory, from its facts alone. `runs`: where earlier runs lie."""
+    facts = RunFacts.of(read_facts(run))
+    if facts is None:
+        raise PerfgateError("the run here never began", where=str(run), remedy="measure again")
+    earlier = named_runs(runs or run.parent, facts.plan.continues)
+    skipped = None
+    if facts.plan.diff_class == "nothing":
+        skipped = "Nothing to measure: the diff touches no code that serves."
+    result = judge_run(facts, _conditions(facts), earlier, skipped)
+    write_result(run, result)
+    write_whole(run / COMMENT_FILE, render_comment(result))
+    return result
+
+
+def _conditions(facts: RunFacts) -> Conditions:
+    return Conditions()
