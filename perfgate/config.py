@@ -199,6 +199,42 @@ def _word_off(value: object) -> object:
     return "off" if value is False else value
 
 
+BoxRule = Literal[
+    "given",  # variables that perfgate gave
+    "at_start",  # variables that the code under test found
+    "reboot",  # within a pair
+    "gpu_lost",
+    "gpu_count",
+    "throttle",  # by heat, hardware or power brake
+    "link",  # PCIe generation or width under load
+    "power_limit",
+    "gpu_guest",  # a stranger's process on a GPU
+    "neighbour",  # others used the cores that the server waited for
+    "canary",
+    "clock",  # of GPUs under the canary's fixed load
+]
+"""What can make a measurement say nothing about a commit."""
+
+Consequence = Annotated[Literal["environment", "warn", "off"], BeforeValidator(_word_off)]
+
+
+class EnvironmentRules(_Model):
+    """Which differences between the sides are the box's doing, and from which size on they count."""
+
+    rules: dict[BoxRule, Consequence] = Field(
+        {}, description="rule → what it leads to: the verdict `environment` (as by itself), a warning, or nothing"
+    )
+    canary: Share = Field(0.03, description="of the canary's times, as a log difference, e.g. 3 %")
+    clock: Share = Field(0.02, description="of a GPU's clock under the canary's fixed load")
+    load_clock: Share = Field(0.01, description="of a GPU's clock under the sides' own load; more is a warning")
+    power_w: float = Field(5, ge=0, description="watts of a GPU's power limit")
+    neighbour_cores: float = Field(0.25, gt=0, description="cores that others used more beside one side")
+    waiting: Share = Field(0.02, description="of the time that a server waited for a core because of others")
+
+    def of(self, rule: BoxRule) -> Literal["environment", "warn", "off"]:
+        return self.rules.get(rule, "environment")
+
+
 Level = Literal["read", "triage", "write", "maintain", "admin"]
 """What somebody may do in a repository, as GitHub orders it."""
 
@@ -261,6 +297,7 @@ class Config(_Model):
     errors: Errors = Field(Errors(), description="how often the gate may be wrong")
     build: BuildRules = Field(BuildRules(), description="how environments are made")
     caches: Caches = Field(Caches(), description="what is kept between launches and between runs")
+    environment: EnvironmentRules = Field(EnvironmentRules(), description="what is the box's doing, not the code's")
     ignore_paths: list[str] = Field([], description="more path patterns with nothing to measure")
     github: GithubRules = Field(GithubRules(), description="what happens on GitHub by itself, and who may ask for more")
 
@@ -302,6 +339,7 @@ class Resolved:
     box: BoxFile
     profile: str
     hash: str  # of all that is measured and judged by, whatever the box's folders are called
+    environment: EnvironmentRules = EnvironmentRules()
     notes: tuple[str, ...] = ()  # what is allowed but looks like a slip
 
     def recipe(self, name: str) -> ResolvedRecipe:
@@ -329,6 +367,7 @@ class Resolved:
             "errors": self.errors.model_dump(),
             "build": self.build.model_dump(),
             "caches": self.caches.model_dump(),
+            "environment": self.environment.model_dump(),
             "ignore_paths": list(self.ignore_paths),
             "profile": self.profile,
         }

@@ -183,6 +183,7 @@ def resolve(config: Config, box: BoxFile | None = None, *overlays: Config, profi
         errors=together.errors,
         build=together.build,
         caches=together.caches,
+        environment=together.environment,
         ignore_paths=tuple(together.ignore_paths),
         box=box,
         profile=profile,

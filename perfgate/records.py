@@ -236,6 +236,7 @@ class Plan(Fact):
     continues: tuple[str, ...] = ()  # run ids whose evidence this run adds to
     autotune: str = ""  # "fresh" | "seed <hash>"
     isolation: str = ""  # how PR code is confined
+    environment: Mapping[str, Any] = field(default_factory=dict)  # rules for what is the box's doing; empty: defaults
     notes: tuple[
         str, ...
     ] = ()  # what the result has to say about the conditions, e.g. the cpu profile's fixed environment
