@@ -27,7 +27,7 @@ from perfgate.engine.prompts import prompts_for
 from perfgate.engine.watchdog import Watchdog
 from perfgate.facts import short_hash
 from perfgate.host.sandbox import Confinement, hand_over
-from perfgate.measure import LaunchOrder
+from perfgate.measure import LaunchOrder, next_attempt
 from perfgate.notebook import Notebook
 from perfgate.progress import Progress
 
@@ -60,18 +60,21 @@ class SglangBench:
     def launch(self, order: LaunchOrder) -> r.LaunchEnd:
         """One whole launch, its caches warmed before where they are cold."""
         self.store.make_room(LAUNCH_GB)
-        if self.resolved.profile != "cpu" and self._home(order.side).cold:
-            self._warm_up_caches(order)
+        if self.resolved.profile != "cpu":
+            for side in r.Side:  # before a pair, never in between its launches
+                if self._home(side).cold:
+                    self._warm_up_caches(side, order.recipe)
         return self._launch(order, self.resolved.recipe(order.recipe))
 
-    def _warm_up_caches(self, order: LaunchOrder) -> None:
-        recipe = self.resolved.recipe(order.recipe)
+    def _warm_up_caches(self, side: r.Side, name: str) -> None:
+        """A throw-away launch: its samples belong to no pair."""
+        recipe = self.resolved.recipe(name)
         once = recipe.workload.model_copy(update={"samples": 1, "prompts_per_kind": 1, "concurrency": [1]})
-        self.progress.say(f"{order.side.value}'s code was never compiled here: one launch to warm its caches")
-        self._launch(
-            dataclasses.replace(order, pair=0, position=0),
-            dataclasses.replace(recipe, workload=once),
-        )
+        run = self.notebook.run()
+        assert run is not None, "the plan is written before anything is launched"
+        order = LaunchOrder(recipe=name, pair=0, side=side, position=0, attempt=next_attempt(run, name, 0, side))
+        self.progress.say(f"{side.value}'s code was never compiled here: a throw-away launch warms its caches")
+        self._launch(order, dataclasses.replace(recipe, workload=once))
 
     def _launch(self, order: LaunchOrder, recipe: ResolvedRecipe) -> r.LaunchEnd:
         home = self._home(order.side)

@@ -3,6 +3,7 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 
 class TpModelWorker:
     def __init__(self, factor):
+        self.device = "cpu"
         self.model_runner = ModelRunner(factor)
 
     def forward_batch_generation(self, forward_batch, *args, **kwargs):

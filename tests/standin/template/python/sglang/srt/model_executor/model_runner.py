@@ -5,6 +5,7 @@ class ModelRunner:
     """The target model. A verify forward costs `verify_ms`, a plain decode step `token_ms`."""
 
     def __init__(self, factor):
+        self.device = "cpu"
         self.factor = factor
 
     def forward(self, forward_batch, *args, **kwargs):

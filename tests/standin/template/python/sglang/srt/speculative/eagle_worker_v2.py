@@ -19,6 +19,7 @@ class EagleDraftWorker:
 
 class EAGLEWorkerV2:
     def __init__(self, args, target_worker, factor):
+        self.device = "cpu"
         self.steps = args.speculative_num_steps
         self._target_worker = target_worker
         self._draft_worker = EagleDraftWorker(factor)
