@@ -35,7 +35,7 @@ from perfgate.build.overlay import Overlay
 from perfgate.build.served import verify_origin
 from perfgate.build.steps import Runner, StepFailed
 from perfgate.build.store import NoSpace, Store
-from perfgate.build.uv import SYSTEM_PATH, index_settings, passed
+from perfgate.build.uv import SYSTEM_PATH, find_links, index_settings, passed
 from perfgate.config import BoxFile, BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.host.sandbox import UNCONFINED, Confinement, interpreter_folders
@@ -159,7 +159,7 @@ class Builder:
                 inputs=inputs,
                 resolution=resolutions / f"{key}.txt",
                 like=resolutions / f"{like.key}.txt" if like else None,
-                wheels=self._wheels,
+                links=find_links(self._wheels, self._given),
                 cache=self.store.use("caches", "uv"),
                 ccache=self.store.use("caches", "ccache"),
                 tool_path=self._tool_path,

@@ -92,7 +92,7 @@ _SIGNS = (
         Blame.BOX,
         "install it, or name its folder under tools in the box's file; `perfgate doctor` lists them",
     ),
-    _Sign(r"Permission denied|Operation not permitted", "the box refused: {line}", Blame.BOX, "perfgate doctor"),
+    _Sign(r"Permission denied|Operation not permitted|Read-only file system", "the box refused: {line}", Blame.BOX, "perfgate doctor"),
     _Sign(r"Because .*", "what it asks to install cannot be had together: {line}", Blame.SIDE),
     _Sign(r"Couldn't parse requirement.*|Failed to parse.*", "{line}", Blame.SIDE),
     _Sign(r"[^\n]*\berror(\[E\d+\])?: (?!subprocess|Failed to build|command )[^\n]*", "{line}", Blame.SIDE),

@@ -129,13 +129,18 @@ def _feed(digest: hashlib._Hash, path: bytes, size: int) -> None:
 
 
 def copy_files(source: Path, into: Path) -> None:
-    """Copies the regular files below a folder, bytes and names only; links and everything else are left out."""
+    """Copies the regular files below a folder, bytes and names only; links and everything else are left out.
+
+    `into` may be a stranger's, too: a link in the place of a folder is replaced, not followed.
+    """
     into.mkdir(parents=True, exist_ok=True)
     root = os.fsencode(source)
     for path, about in sorted(walk(root)):
         target = Path(os.fsdecode(os.fsencode(into) + path[len(root) :]))
         if stat.S_ISDIR(about.st_mode):
-            target.mkdir(parents=True, exist_ok=True)
+            if target.is_symlink() or not target.is_dir():
+                target.unlink(missing_ok=True)
+                target.mkdir()
         elif stat.S_ISREG(about.st_mode):
             _copy(path, target)
 

@@ -33,7 +33,7 @@ from perfgate.build.local import (
 from perfgate.build.origin import Answer, ask, read_answer
 from perfgate.build.overlay import bytecode
 from perfgate.build.steps import Runner, Step, StepFailed
-from perfgate.build.uv import Uv, environment, laid_over
+from perfgate.build.uv import Uv, environment, laid_over, local_folders
 from perfgate.errors import PerfgateError
 from perfgate.facts import short_hash, write_whole
 from perfgate.host.sandbox import interpreter_folders
@@ -56,7 +56,7 @@ class Making:
     inputs: Inputs
     resolution: Path  # kept beyond the environment's life
     like: Path | None  # resolution of base
-    wheels: tuple[Path, ...]
+    links: tuple[str, ...]  # folders and addresses with wheels
     cache: Path  # of uv, for steps that run none of the packages' code
     ccache: Path
     tool_path: Sequence[str]
@@ -77,7 +77,7 @@ class Making:
         """Makes the environment at its place; what there is to know about it."""
         for folder in (self.place, *(self.scratch / name for name in ("home", "tmp", "wheels"))):
             folder.mkdir(parents=True, exist_ok=True)
-        uv = Uv(venv=self.venv, wheels=self.wheels)
+        uv = Uv(venv=self.venv, links=self.links)
         self._trusted("make a virtual environment", uv.make_venv(self.inputs.python))
         self._check_python()
         uv = self._resolve(uv)
@@ -107,7 +107,10 @@ class Making:
     def _confined(self, what: str, argv: Sequence[str], more: Mapping[str, str] | None = None) -> str:
         """A step that may run PR code: it sees its tools and writes into this environment only."""
         variables = environment(self.scratch, self.scratch / "cache", self.tool_path, self.given)
-        readable = (Path(argv[0]).parent, *interpreter_folders(self.python), *map(Path, self.tool_path), *self.wheels)
+        readable = (
+            *(Path(argv[0]).parent, *interpreter_folders(self.python)),
+            *(*map(Path, self.tool_path), *local_folders(self.links)),
+        )
         return self.runner.run(
             Step(
                 what=what,
@@ -191,7 +194,7 @@ class Making:
             requirements = build_requirements(pyproject, project)
         except PerfgateError as error:
             raise Refused(side_failure(str(error))) from error
-        tools = Uv(venv=self.scratch / "tools", wheels=self.wheels)
+        tools = Uv(venv=self.scratch / "tools", links=self.links)
         if not tools.venv.exists():
             self._trusted("make an environment to build in", tools.make_venv(self.inputs.python))
         self._trusted(f"install what {project} needs to build", tools.install_tools(requirements, self._chosen))

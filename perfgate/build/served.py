@@ -1,4 +1,4 @@
-"""A side ready to serve: checked to import the commit's code, and what the facts say about it."""
+"""A side ready to serve: checked to import the commit's code."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfgate.build import BuiltSide
-from perfgate.build.failures import BuildFailed
 from perfgate.build.origin import Answer, ask, check_origin, read_answer
 from perfgate.build.steps import Runner
 from perfgate.host.sandbox import interpreter_folders
-from perfgate.records import Build, Side
+from perfgate.records import Side
 
 
 def verify_origin(built: BuiltSide, runner: Runner) -> Answer:
@@ -49,33 +48,3 @@ def fixed_side(
     )
     answer = verify_origin(built, runner)
     return BuiltSide(**{**vars(built), "versions": {**answer.versions, "python": answer.python}})
-
-
-def build_fact(built: BuiltSide, log: str | None = None) -> Build:
-    """The fact of a side that was built. `log`: relative to the run."""
-    return Build(
-        id=f"build/{built.side}",
-        side=built.side,
-        key=built.key,
-        ok=True,
-        cached=built.cached,
-        seconds=built.seconds,
-        origin=f"{built.tree.name}/python/sglang/__init__.py",
-        versions=built.versions,
-        log=log,
-    )
-
-
-def failed_fact(failed: BuildFailed, log: str | None = None) -> Build:
-    """The fact of a side that could not be built."""
-    failure = failed.failure
-    return Build(
-        id=f"build/{failed.side}",
-        side=failed.side,
-        key=failed.key,
-        ok=False,
-        log=log,
-        reason=failure.reason,
-        lines=failure.lines,
-        blame=failure.blame,
-    )

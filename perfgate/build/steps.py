@@ -92,12 +92,15 @@ class Runner:
     def _command(self, step: Step) -> Sequence[str]:
         if not step.theirs:
             return step.argv
+        writable = tuple(path.absolute() for path in step.writable)
+        readable = (path.absolute() for path in step.readable)
         return confine(
             step.argv,
             step.environment,
             confinement=self.confinement,
-            readable=tuple(path.absolute() for path in step.readable),
-            writable=tuple(path.absolute() for path in step.writable),
+            # what lies in a writable folder would be laid over it, read-only
+            readable=tuple(path for path in readable if not any(path.is_relative_to(mine) for mine in writable)),
+            writable=writable,
             cwd=step.cwd,
         )
 

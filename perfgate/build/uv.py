@@ -18,7 +18,7 @@ INDEX_VARIABLES = (
 )
 PASSED = (
     *INDEX_VARIABLES,
-    *("UV_HTTP_TIMEOUT", "UV_OFFLINE", "UV_SYSTEM_CERTS", "UV_NATIVE_TLS", "UV_PYTHON_DOWNLOADS"),
+    *("UV_HTTP_TIMEOUT", "UV_HTTP_RETRIES", "UV_OFFLINE", "UV_SYSTEM_CERTS", "UV_NATIVE_TLS", "UV_PYTHON_DOWNLOADS"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR"),
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
     *("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH", "RUSTUP_HOME"),
@@ -38,6 +38,16 @@ def index_settings(variables: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{name}={variables[name]}" for name in INDEX_VARIABLES if name in variables)
 
 
+def find_links(wheels: Sequence[Path], given: Mapping[str, str]) -> tuple[str, ...]:
+    """Folders and addresses with wheels: the box's own, then those of UV_FIND_LINKS, which `--find-links` overrides."""
+    links = re.split(r"[,\s]+", given.get("UV_FIND_LINKS", ""))
+    return (*map(str, wheels), *(link for link in links if link))
+
+
+def local_folders(links: Sequence[str]) -> tuple[Path, ...]:
+    return tuple(Path(link) for link in links if link.startswith("/") and Path(link).is_dir())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Uv:
     """Commands of uv, none of which reads a configuration file or runs anything of the packages it installs.
@@ -46,7 +56,7 @@ class Uv:
     """
 
     venv: Path
-    wheels: Sequence[Path] = ()
+    links: Sequence[str] = ()
     sources: bool = False
 
     @property
@@ -79,7 +89,7 @@ class Uv:
         ]
 
     def _pip(self, verb: str) -> list[str]:
-        links = [part for folder in self.wheels for part in ("--find-links", str(folder))]
+        links = [part for link in self.links for part in ("--find-links", link)]
         only = [] if self.sources else ["--only-binary", ":all:"]
         return [str(self.binary), "pip", verb, "--no-config", "--python", str(self.python), *only, *links]
 
@@ -87,7 +97,7 @@ class Uv:
 def environment(scratch: Path, cache: Path, tools: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of a build's commands. Copies, not hard links: who can write one copy reaches no other."""
     return {
-        **given,
+        **{name: value for name, value in given.items() if name != "UV_FIND_LINKS"},
         "PATH": ":".join([*tools, SYSTEM_PATH]),
         "HOME": str(scratch / "home"),
         "TMPDIR": str(scratch / "tmp"),

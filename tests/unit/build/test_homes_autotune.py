@@ -159,6 +159,18 @@ def test_results_that_are_links_are_left_alone(store: Store, tmp_path: Path) -> 
     assert (elsewhere / "x").exists()
 
 
+def test_a_seed_is_not_written_through_a_link(store: Store, tmp_path: Path) -> None:
+    base, head = _home(store, tmp_path, "a"), _home(store, tmp_path, "b")
+    _tune(base, "draw")
+    seed = capture_seed(store, "seed-1", base)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (head.path / ".cache").mkdir()
+    (head.path / ".cache" / "sglang").symlink_to(elsewhere)
+    plant_seed(seed, head)
+    assert list(elsewhere.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("wanted", "path", "mode"),
     [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perfgate.build.keys import Inputs, build_key, key_beside, wheel_names
 from perfgate.build.origin import Answer, WrongOrigin, check_origin, read_answer
-from perfgate.build.uv import Uv, environment, laid_over, passed
+from perfgate.build.uv import Uv, environment, find_links, laid_over, passed
 
 INPUTS = Inputs(requirements=("a==1", "b"), requires_python=">=3.10", python="3.12", platform="linux-x86_64 glibc 2.36")
 
@@ -74,10 +74,11 @@ def test_tokens_and_passwords_do_not_reach_a_build() -> None:
     assert made["PATH"].startswith("/cuda/bin:")
     assert made["HOME"] == "/scratch/home"
     assert made["UV_LINK_MODE"] == "copy"
+    assert "UV_FIND_LINKS" not in made  # on the command line, together with the box's own
 
 
 def test_without_sources_uv_is_told_to_build_nothing() -> None:
-    plain = Uv(venv=Path("/v"), wheels=[Path("/w")])
+    plain = Uv(venv=Path("/v"), links=find_links([Path("/w")], {"UV_FIND_LINKS": "https://x /y"}))
     for argv in (
         plain.resolve(Path("in"), Path("out")),
         plain.install(Path("out")),
@@ -85,7 +86,8 @@ def test_without_sources_uv_is_told_to_build_nothing() -> None:
     ):
         assert "--only-binary" in argv
         assert "--no-config" in argv
-        assert argv[argv.index("--find-links") + 1] == "/w"
+        links = [argv[at + 1] for at, part in enumerate(argv) if part == "--find-links"]
+        assert links == ["/w", "https://x", "/y"]
     assert "--only-binary" not in dataclasses.replace(plain, sources=True).install(Path("out"))
     assert "--no-deps" in plain.install(Path("out"))
 

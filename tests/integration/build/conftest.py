@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perfgate.build.store import Store
+from perfgate.host.sandbox import UNCONFINED, Confinement, Kind, available, describe
+from perfgate.source.entry import remove_tree
+from tests.integration.build.lab import Lab, make_wheel
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    made = Lab(tmp_path)
+    for version in ("1.0", "2.0"):
+        make_wheel(made.index, "tiny", version)
+    make_wheel(made.index, "other", "1.0")
+    yield made
+    if (tmp_path / "state").exists():
+        remove_tree(tmp_path / "state")  # read-only folders: pytest would stumble over them
+
+
+@pytest.fixture
+def store(lab: Lab) -> Iterator[Store]:
+    with lab.store() as made:
+        yield made
+
+
+@pytest.fixture(params=[Kind.NONE, Kind.BUBBLEWRAP])
+def confinement(request: pytest.FixtureRequest) -> Confinement:
+    kind: Kind = request.param
+    if kind is Kind.NONE:
+        return UNCONFINED
+    return bubblewrap()
+
+
+@pytest.fixture
+def confined() -> Confinement:
+    return bubblewrap()
+
+
+def bubblewrap() -> Confinement:
+    check = available(Kind.BUBBLEWRAP)
+    if check.status != "ok":
+        pytest.skip(check.text)
+    return describe(Kind.BUBBLEWRAP)
