@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
 
-from perfgate.records import LaunchResult, Metric, Notice, Result, SideResult, Verdict
+from perfgate.records import Result, SideResult
 from perfgate.report import numbers, words
 from perfgate.report.escape import Md, cell_code, code, fence, link, plain, visible, web_address
+from perfgate.report.tables import interval_name, launch_tables, row_of, table_rows
 
 COMMENT_LIMIT = 65_536  # characters of a comment on GitHub
 MOST_ROWS = 24
 MOST_NOTICES = 8
 MOST_DIFFERENCES = 40
-MOST_LAUNCHES = 100
-MOST_COLUMNS = 16
 
 DROPPED_FIRST = (
     "glossary",
@@ -96,7 +95,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _render(result: Result, links: Links, shape: Shape) -> str:
-    rows = _rows(result)
+    rows = table_rows(result)
     failed = words.failure_lines(result)
     blocks = {
         "lines": fence(failed) if failed else None,
@@ -113,17 +112,18 @@ def _render(result: Result, links: Links, shape: Shape) -> str:
             links=links,
             base=_commit(result.base, links),
             head=_commit(result.head, links),
-            level=_level(result),
+            level=interval_name(result),
             rows=rows[: shape.rows],
             rows_left=len(rows) - len(rows[: shape.rows]),
-            all_rows=[_row(metric, result) for metric in words.in_reading_order(result.metrics)[: 4 * MOST_ROWS]],
-            launches=_launch_tables(result),
-            notices=_notices(result),
-            sentences=_sentences(result),
+            all_rows=[row_of(metric, result) for metric in words.in_reading_order(result.metrics)[: 4 * MOST_ROWS]],
+            launches=launch_tables(result),
+            notices=words.notices(result),
+            sentences=words.paragraphs(result),
             blocks={name: _placeholder(name) if block else None for name, block in blocks.items()},
             glossary=words.GLOSSARY,
             numbers=numbers,
             most=MOST_DIFFERENCES,
+            measured=bool(rows or result.launches),
             most_notices=MOST_NOTICES,
         )
     )
@@ -159,7 +159,7 @@ def _heading(result: Result) -> Md:
 
 
 def _bold(text: str) -> Md:
-    return Md(f"**{plain(text, 80)}**")
+    return Md(f"**{plain(text, 80)}**") if text != numbers.NOTHING else Md(text)
 
 
 def _link(label: str, url: str | None) -> Md:
@@ -174,128 +174,7 @@ def _commit(side: SideResult, links: Links) -> Md:
     return link(cell_code(side.sha[:10]), f"{home.rstrip('/')}/commit/{side.sha}" if home else None)
 
 
-# ------------------------------------------------------------------------------------------------ tables
-
-
-@dataclass(frozen=True)
-class Row:
-    """One metric as a row; all cells are text."""
-
-    recipe: str
-    label: str
-    base: str
-    head: str
-    change: str
-    interval: str
-    budget: str
-    verdict: str
-    pairs: int
-    gated: bool
-
-
-def _rows(result: Result) -> list[Row]:
-    """The first table, where anything was measured: a few rows a recipe, the recipe's name on its first."""
-    if not any(metric.base is not None for metric in result.metrics):
-        return []
-    rows = []
-    for recipe in words.recipes_of(result):
-        own = [_row(metric, result) for metric in words.main_metrics(result, recipe)]
-        rows += [row if number == 0 else replace(row, recipe="") for number, row in enumerate(own)]
-    return rows
-
-
-def _row(metric: Metric, result: Result) -> Row:
-    base, head = numbers.pair_of_amounts(metric.base, metric.head)
-    return Row(
-        recipe=metric.recipe,
-        label=words.label(metric, result),
-        base=base,
-        head=head,
-        change=numbers.change(metric),
-        interval=numbers.interval(metric) if metric.base is not None else "",
-        budget=numbers.budget(metric),
-        verdict=words.verdict_of(metric, result),
-        pairs=metric.pairs,
-        gated=metric.gated,
-    )
-
-
-def _level(result: Result) -> str:
-    levels = {metric.interval_level for metric in result.metrics}
-    return f"{100 * levels.pop():.3g}{numbers.SPACE}% interval" if len(levels) == 1 else "interval"
-
-
-@dataclass(frozen=True)
-class LaunchTable:
-    """Every launch of a recipe with the value of each metric."""
-
-    recipe: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left: int
-
-
-def _launch_tables(result: Result) -> list[LaunchTable]:
-    recipes = dict.fromkeys(launch.id.split("/")[0] for launch in result.launches)
-    return [_launch_table(recipe, result.launches) for recipe in recipes][:MOST_ROWS]
-
-
-def _launch_table(recipe: str, launches: Sequence[LaunchResult]) -> LaunchTable:
-    own = [launch for launch in launches if launch.id.split("/")[0] == recipe]
-    names = sorted(dict.fromkeys(name for launch in own for name in launch.values), key=_column_order)[:MOST_COLUMNS]
-    decimals = {name: numbers.decimals_for(*(launch.values.get(name) for launch in own)) for name in names}
-    rows = tuple(
-        (
-            launch.id,
-            {1: "first", 2: "second"}.get(launch.position, str(launch.position)),
-            *(numbers.amount(launch.values.get(name), decimals[name]) for name in names),
-            _use(launch),
-        )
-        for launch in own[:MOST_LAUNCHES]
-    )
-    return LaunchTable(recipe, tuple(_column(name) for name in names), rows, len(own) - len(rows))
-
-
-def _column_order(name: str) -> tuple[int, int]:
-    metric, _, concurrency = name.partition("@")
-    order = words.READING_ORDER.index(metric) if metric in words.READING_ORDER else len(words.READING_ORDER)
-    return (int(concurrency) if concurrency.isdecimal() and len(concurrency) < 9 else 0, order)
-
-
-def _column(name: str) -> str:
-    metric, _, concurrency = name.partition("@")
-    return words.LABELS.get(metric, metric) + ("" if concurrency in ("", "1") else f" @{concurrency}")
-
-
-def _use(launch: LaunchResult) -> str:
-    if not launch.valid:
-        return "not valid"
-    return "counted" if launch.paired else "without a partner, not counted"
-
-
 # ------------------------------------------------------------------------------------------------ words
-
-
-def _sentences(result: Result) -> list[tuple[str, list[str]]]:
-    """Short paragraphs under the table: a bold word or two, then sentences."""
-    measured = bool(result.launches)
-    lost = [part.sentence for part in result.decomposition[:6] if part.sentence]
-    box = [*words.environment_sentences(result.environment), words.canary_sentence(result)]
-    seen = words.detectable_sentence(result)
-    told = [
-        ("Where the time goes.", lost),
-        ("The box.", box if measured or result.verdict is Verdict.ENVIRONMENT else []),
-        ("What could be seen.", [seen] if seen else []),
-        ("Outputs.", [sentence] if (sentence := words.outputs_sentence(result)) else []),
-        ("Read with care.", words.stand_ins(result)[:4]),
-    ]
-    return [(title, sentences) for title, sentences in told if sentences]
-
-
-def _notices(result: Result) -> list[Notice]:
-    """Warnings first, what was fixed from the start last. What a stand-in sentence says already is not said twice."""
-    told = [notice for notice in result.warnings if notice.code != "metric_absent" or not words.stand_ins(result)]
-    return sorted(told, key=lambda notice: notice.code == "condition")
 
 
 def reproduce(result: Result) -> str:

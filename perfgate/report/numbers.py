@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
-from perfgate.records import Better, Metric
+from perfgate.records import METRICS, Better, Metric
 
 NOTHING = "–"  # what is absent, never 0
 MINUS = "−"
@@ -90,6 +90,11 @@ def interval(metric: Metric) -> str:
 def budget(metric: Metric) -> str:
     """The change at which the budget is spent."""
     return percent(change_of(metric.budget, metric.better))
+
+
+def budget_of(metric: str, budget: float) -> str:
+    """As `budget`, of a metric that is only planned."""
+    return percent(change_of(budget, METRICS[metric].better if metric in METRICS else Better.LOWER))
 
 
 def loss(slowdown: float | None, better: Better) -> str:

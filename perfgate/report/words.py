@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from perfgate.records import Effect, Environment, Metric, MetricVerdict, Result, Side, Verdict
+from perfgate.records import Effect, Environment, Metric, MetricVerdict, Notice, Result, Side, Verdict
 from perfgate.report import numbers
-from perfgate.report.escape import words
+from perfgate.report.escape import words as join
 
 LABELS = {
     "tok_s": "tok/s",
@@ -108,7 +108,7 @@ def label(metric: Metric, result: Result) -> str:
     """ "tok/s"; with its concurrency where the recipe was measured at several."""
     name = LABELS.get(metric.metric, metric.metric)
     levels = {one.concurrency for one in result.metrics if one.recipe == metric.recipe}
-    return name if len(levels) == 1 else f"{name} @{metric.concurrency}"
+    return name if len(levels) == 1 else f"{name}, concurrency {metric.concurrency}"
 
 
 GATED_VERDICTS = {
@@ -211,20 +211,18 @@ def environment_sentences(environment: Environment) -> list[str]:
     """How the two sides differed in what they ran with; what nobody explains comes first."""
     same, explained, unexplained = environment.same, environment.explained, environment.unexplained
     if not (same or explained or unexplained):
-        return ["Environment: what the two sides ran with was not compared."]
+        return ["What the two sides ran with was not compared."]
     sentences = []
     if unexplained:
         told = " ".join(_sentence(one.sentence) for one in unexplained[:3])
         more = f" And {len(unexplained) - 3} more." if len(unexplained) > 3 else ""
-        sentences.append(f"Environment: not the same for both sides, and the change does not explain it. {told}{more}")
+        sentences.append(f"Not the same for both sides, and the change does not explain it: {told}{more}")
     if explained:
-        names = words([one.what for one in explained])
-        sentences.append(f"Environment: {names} differ{'s' if len(explained) == 1 else ''} as an effect of the change.")
-    if same and not unexplained:
-        also = "otherwise " if explained else ""
-        sentences.append(
-            f"Environment: both sides {also}ran with the same ({numbers.count(len(same), 'thing')} compared)."
-        )
+        names = join([one.what for one in explained])
+        sentences.append(f"{names} differ{'s' if len(explained) == 1 else ''} as an effect of the change.")
+    if same:
+        rest = "All else is" if explained or unexplained else "Both sides ran with"
+        sentences.append(f"{rest} the same ({numbers.count(len(same), 'thing')} compared).")
     return sentences
 
 
@@ -247,14 +245,28 @@ def canary_sentence(result: Result) -> str:
 
 def detectable_sentence(result: Result) -> str | None:
     """What these pairs could have shown. A pass without it would be an empty word."""
+    if result.verdict is Verdict.ENVIRONMENT:
+        return None  # nothing is judged
     parts = []
     for recipe in recipes_of(result):
         gated = [metric for metric in main_metrics(result, recipe) if metric.gated and metric.detectable is not None]
-        sizes = [f"≥ {numbers.loss(metric.detectable, metric.better)} {label(metric, result)}" for metric in gated]
+        sizes = [f"≥ {numbers.loss(one.detectable, one.better)} {LABELS.get(one.metric, one.metric)}" for one in gated]
         if sizes:
             pairs = numbers.count(max(metric.pairs for metric in gated), "pair")
             parts.append(f"{recipe} {' or '.join(sizes)} ({pairs})")
     return f"These pairs would have shown a loss of: {'; '.join(parts)}." if parts else None
+
+
+def ungated_losses(result: Result) -> str | None:
+    """Losses beside the verdict: of what is only shown, where the verdict itself tells of no loss."""
+    slower = [
+        f"{one.recipe} {numbers.change(one)} {LABELS.get(one.metric, one.metric)} at concurrency {one.concurrency}"
+        for one in in_reading_order(result.metrics)
+        if not one.gated and one.effect is Effect.SLOWER and one.base is not None
+    ]
+    if result.verdict not in (Verdict.PASS, Verdict.INCONCLUSIVE) or not slower:
+        return None
+    return f"Slower all the same, but not gated: {join(slower, 4)}."
 
 
 def outputs_sentence(result: Result) -> str | None:
@@ -271,3 +283,26 @@ def failure_lines(result: Result) -> tuple[str, ...]:
         if isinstance(lines, Sequence) and not isinstance(lines, str) and lines:
             return tuple(str(line) for line in lines)
     return ()
+
+
+def notices(result: Result) -> list[Notice]:
+    """Warnings first, what was fixed from the start last. What a stand-in sentence says already is not said twice."""
+    told = [notice for notice in result.warnings if notice.code != "metric_absent" or not stand_ins(result)]
+    return sorted(told, key=lambda notice: notice.code == "condition")
+
+
+def paragraphs(result: Result) -> list[tuple[str, list[str]]]:
+    """What stands under the first table: a title of a few words, then sentences."""
+    lost = [part.sentence for part in result.decomposition[:6] if part.sentence]
+    watched = bool(result.launches) or result.verdict is Verdict.ENVIRONMENT
+    box = [*environment_sentences(result.environment), canary_sentence(result)] if watched else []
+    told: list[tuple[str, Sequence[str | None]]] = [
+        ("Where the time goes.", lost),
+        ("The box.", box),
+        ("What could be seen.", [detectable_sentence(result)]),
+        ("Beside the verdict.", [ungated_losses(result)]),
+        ("Outputs.", [outputs_sentence(result)]),
+        ("Read with care.", stand_ins(result)[:4]),
+    ]
+    kept = [(title, [sentence for sentence in sentences if sentence]) for title, sentences in told]
+    return [(title, sentences) for title, sentences in kept if sentences]
