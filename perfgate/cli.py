@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import os
+import json
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from perfgate import __version__
+from perfgate import __version__, config_file, demonstration
+from perfgate.cpu.changes import Change
 from perfgate.errors import PerfgateError
+from perfgate.facts import read_result
+from perfgate.gate import Outcome, conclude, run_gate
+from perfgate.planning import GateRequest
+from perfgate.progress import Progress
+from perfgate.report.comment import render_comment
+from perfgate.report.terminal import print_result
 
 app = typer.Typer(
     name="perfgate",
@@ -29,59 +37,118 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     pass
 
 
-@app.command(rich_help_panel="On GitHub")
-def respond() -> None:
-    """Answer the event that started this workflow: who asks for what, and may they."""
-    from perfgate.github.steps import respond_step
-
-    respond_step(os.environ)
+class Profile(StrEnum):
+    GPU = "gpu"
+    CPU = "cpu"
 
 
-@app.command(hidden=True)
-def gate_request(
-    box: Annotated[Path, typer.Option(help="The box's own file.")] = Path("/etc/perfgate/box.yml"),
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Directory for the run's files. Default: in the state directory.")
+]
+RunArgument = Annotated[Path, typer.Argument(help="Directory of a run, with its facts.jsonl.", show_default=False)]
+
+
+@app.command()
+def gate(
+    repo: Annotated[Path, typer.Option(help="A checkout of SGLang or of a fork of it.")],
+    head: Annotated[str, typer.Option(help="The commit to judge: branch, tag or SHA.")],
+    base: Annotated[
+        str | None, typer.Option(help="What to compare with. Default: the merge base with the default branch.")
+    ] = None,
+    base_branch: Annotated[
+        str | None, typer.Option(help="The branch the change goes to, whose perfgate.yml holds.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Use this perfgate.yml, not the base branch's.")] = None,
+    box: Annotated[Path | None, typer.Option(help="The box's file. Default: /etc/perfgate/box.yml.")] = None,
+    profile: Annotated[Profile, typer.Option(help="cpu: real SGLang without a GPU, with a tiny model.")] = Profile.GPU,
+    out: OutOption = None,
+    max_pairs: Annotated[int | None, typer.Option(min=1, max=24, help="At most so many pairs a recipe.")] = None,
+    recipes: Annotated[str | None, typer.Option(help="Only these recipes, separated by commas.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Of the order of launches. Default: drawn.")] = None,
+    wait: Annotated[float, typer.Option(help="Minutes to wait for the box when another gate has it.")] = 0.0,
 ) -> None:
-    """Run the gate on what `respond` authorised; the step of the workflow on the box."""
-    from perfgate.github.box import gate_request_step
-    from perfgate.progress import Progress
+    """Build two commits, serve both in alternation, compare them, and say whether head is slower.
 
-    raise typer.Exit(gate_request_step(os.environ, box, Progress()))
+    Exit codes: 0 pass or skipped, 1 regression, 2 usage, 3 inconclusive, 4 environment, build or benchmark failed.
+    """
+    request = GateRequest(
+        repo=repo,
+        head=head,
+        base=base,
+        base_branch=base_branch,
+        config=config,
+        box=box,
+        profile=profile.value,
+        out=out,
+        max_pairs=max_pairs,
+        recipes=tuple(name.strip() for name in recipes.split(",")) if recipes else (),
+        resume=resume,
+        seed=seed,
+        wait_s=wait * 60,
+    )
+    _end(run_gate(request, Progress()))
 
 
-@app.command(rich_help_panel="On GitHub")
-def publish(
-    artifact: Annotated[Path, typer.Argument(help="Folder with what the box sent: result.json, or one zip.")],
+@app.command()
+def demo(
+    change: Annotated[Change, typer.Option(help="What the second commit does.")] = Change.VERIFY,
+    out: OutOption = None,
 ) -> None:
-    """Say on the pull request what was measured: the comment, the check, the job summary."""
-    from perfgate.github.steps import publish_step
+    """See perfgate at work on this machine, without a GPU: real SGLang, a tiny model, one commit that slows it.
 
-    raise typer.Exit(publish_step(os.environ, artifact))
+    Exit codes as of `gate`: 1 for verify, baseline and accept, 0 for none.
+    """
+    _end(demonstration.run(change, out, Progress()))
 
 
-@app.command(rich_help_panel="Begin")
-def init(
-    folder: Annotated[Path, typer.Argument(help="Checkout of the repository that is to use perfgate.")] = Path(),
-    box: Annotated[bool, typer.Option("--box", help="Write this machine's box file instead.")] = False,
-    to: Annotated[Path, typer.Option(help="Where the box file goes.")] = Path("/etc/perfgate/box.yml"),
-    perfgate: Annotated[
-        str, typer.Option(help="perfgate itself, OWNER/NAME@SHA; default: where this one came from.")
-    ] = "",
-    runs_on: Annotated[str, typer.Option(help="Labels of the box's runner.")] = "self-hosted,perfgate",
-    private: Annotated[bool, typer.Option("--private", help="For a private repository.")] = False,
+def _end(outcome: Outcome) -> None:
+    """The comment on standard output, what a person in a terminal wants on standard error."""
+    if outcome.result is not None:
+        typer.echo(render_comment(outcome.result))
+        errors = Console(stderr=True)
+        print_result(outcome.result, errors)
+        errors.print(f"Comment, page, facts and logs: {outcome.run}", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(int(outcome.exit_code))
+
+
+@app.command()
+def judge(run: RunArgument) -> None:
+    """The verdict of a run again, from its facts alone. Exit codes as of `gate`."""
+    result = conclude(run)
+    typer.echo(f"{result.verdict.value}: {result.reason}")
+    raise typer.Exit(result.exit_code)
+
+
+@app.command()
+def report(run: RunArgument) -> None:
+    """The comment of a run again, as Markdown on standard output, from its result alone."""
+    typer.echo(render_comment(read_result(run)))
+
+
+@app.command()
+def config(
+    check: Annotated[Path | None, typer.Option(help="Say what is wrong with a perfgate.yml.")] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="JSON Schema, for editors.")] = False,
+    example: Annotated[bool, typer.Option("--example", help="A commented perfgate.yml with all defaults.")] = False,
 ) -> None:
-    """Write the workflow and a commented perfgate.yml into a repository, or this box's file."""
-    from perfgate.github import init as begin
-
-    console = Console(markup=False, highlight=False, soft_wrap=True)
-    if box:
-        console.print(begin.init_box(to))
+    """Check a configuration, or show what can be configured."""
+    if (check is not None) + schema + example != 1:
+        raise PerfgateError("give one of --check FILE, --schema, --example", where="config")
+    if check is not None:
+        config_file.load_file(check)
+        typer.echo(f"{check}: fine")
+    elif schema:
+        typer.echo(json.dumps(config_file.schema(), indent=2))
     else:
-        console.print(begin.init_repository(folder, begin.Caller.of(perfgate, runs_on, private=private)))
+        typer.echo(config_file.example())
 
 
 def main() -> None:

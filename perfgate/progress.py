@@ -13,6 +13,8 @@ from perfgate.measure import LaunchOrder, expected_pair_minutes, minutes_spent
 
 LIKELY_PAIRS = 2  # what most runs need of each recipe; a regression is never told on fewer
 QUIET_SECONDS = 15.0  # at least so long between two lines about the same thing
+BRIEF_SECONDS = 3.0  # steps that follow each other faster are not worth a line
+SHOWN = {"tok_s": "", "verify_ms": "verify ", "decode_ms": "decode ", "cycle_ms": "cycle "}
 
 
 class Progress:
@@ -20,21 +22,26 @@ class Progress:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
-        self._began = time.monotonic()
         self._last_step = ""
         self._last_told = 0.0
 
     def say(self, text: str) -> None:
+        self._last_told = time.monotonic()
         clock = datetime.now().astimezone().strftime("%H:%M:%S")
         self._console.print(f"[dim]{clock}[/dim]  ", end="")
+        self._console.print(text, markup=False)
+
+    def tell(self, text: str) -> None:
+        """Words without a time, for people who have just arrived."""
         self._console.print(text, markup=False)
 
     def step(self, text: str) -> None:
         """A step of something long; told when it changes, else now and then."""
         now = time.monotonic()
         name = text.split(" · ")[0]
-        if name != self._last_step or now - self._last_told >= QUIET_SECONDS:
-            self._last_step, self._last_told = name, now
+        since = now - self._last_told
+        if since >= (BRIEF_SECONDS if name != self._last_step else QUIET_SECONDS):
+            self._last_step = name
             self.say(f"    {text}")
 
     def launch_begins(self, order: LaunchOrder, run: RunFacts) -> None:
@@ -50,8 +57,8 @@ class Progress:
         launch = run.launches[end.id]
         first = run.recipe(end.recipe).concurrencies[0]
         shown = [
-            f"{value:.4g} {r.METRICS[metric].unit} {metric.removesuffix('_ms').removesuffix('_s').replace('_', ' ')}"
-            for metric in ("tok_s", "verify_ms", "cycle_ms")
+            f"{label}{value:.4g} {r.METRICS[metric].unit}"
+            for metric, label in SHOWN.items()
             if (value := launch.value(metric, first)) is not None
         ]
         if end.valid:
