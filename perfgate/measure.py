@@ -152,7 +152,9 @@ class Measuring:
     def _fault(
         self, code: str, text: str, blame: r.Blame | None, *, side: r.Side | None = None, launch: str | None = None
     ) -> None:
-        self._notebook.append(r.Fault(id=f"fault/{code}", code=code, text=text, blame=blame or r.Blame.PERFGATE, side=side, launch=launch))
+        self._notebook.append(
+            r.Fault(id=f"fault/{code}", code=code, text=text, blame=blame or r.Blame.PERFGATE, side=side, launch=launch)
+        )
 
     def _write_decisions(self, recipe: str) -> None:
         for one in self.judged():

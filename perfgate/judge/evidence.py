@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfgate import records as r
+from perfgate.facts import short_hash
+from perfgate.judge.rerun import Evidence, FiledPair, Question, evidence_for
 from perfgate.judge.sequential import replay
 from perfgate.judge.values import Better, Decision, Policy, Prior
 from perfgate.judge.values import Pair as JudgedPair
@@ -80,6 +83,24 @@ class RunFacts:
 
     def recipe(self, name: str) -> r.RecipePlan:
         return next(recipe for recipe in self.plan.recipes if recipe.name == name)
+
+    def question(self, recipe: str) -> Question:
+        """What this run asks of a recipe: only pairs that answer the same are evidence."""
+        return Question(
+            base_tree=self.plan.base.tree,
+            head_tree=self.plan.head.tree,
+            base_build=self.builds[r.Side.BASE].key if r.Side.BASE in self.builds else "",
+            head_build=self.builds[r.Side.HEAD].key if r.Side.HEAD in self.builds else "",
+            recipe=recipe,
+            workload=self.recipe(recipe).workload,
+            box=self.plan.box,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of what the doctor found the box to be."""
+        found = [fact.fingerprint for fact in self.facts if isinstance(fact, r.Doctor)]
+        return short_hash(json.dumps(found[-1], sort_keys=True, default=str)) if found else ""
 
     def sides_of(self, pair: r.Pair) -> tuple[Launch, Launch]:
         """Base and head."""
@@ -159,28 +180,74 @@ def _gate_the_fallback(
 
 
 def _judge_metric(run: RunFacts, plan: r.MetricPlan, earlier: Sequence[RunFacts]) -> JudgedMetric:
-    pairs: list[JudgedPair] = []
-    missing: list[str] = []
-    for one in (*earlier, run):
-        for pair in one.pairs_of(plan.recipe):
-            base, head = one.sides_of(pair)
-            values = base.values(plan.metric, plan.concurrency), head.values(plan.metric, plan.concurrency)
-            missing += [launch.id for launch, found in zip((base, head), values, strict=True) if not found]
-            if all(values):
-                pairs.append(JudgedPair.of(*values, first=pair.first.value))
+    filed = filed_pairs(run, earlier, plan)
+    missing = tuple(name for entry in filed for name in entry.missing)
+    pairs = tuple(entry.pair for entry in filed if entry.pair is not None)
     if missing or not pairs:  # absent on one side is absent on both, for all pairs: half a metric compares nothing
-        return JudgedMetric(plan, (), None, tuple(missing) if pairs else ())
+        return JudgedMetric(plan, (), None, missing if pairs else ())
     prior = Prior(plan.prior_sd, plan.prior_df) if plan.prior_sd and plan.prior_df else None
-    better: Better = "higher" if r.METRICS[plan.metric].better is r.Better.HIGHER else "lower"
-    return JudgedMetric(plan, tuple(pairs), replay(_policy(run.plan, plan, earlier), prior, pairs, better))
-
-
-def _policy(plan: r.Plan, metric: r.MetricPlan, earlier: Sequence[RunFacts]) -> Policy:
-    on_file = sum(len(one.pairs_of(metric.recipe)) for one in earlier)
-    return Policy(
-        budget=metric.budget,
-        alpha=metric.alpha,
-        beta=plan.limits.beta,
-        max_pairs=on_file + plan.limits.max_pairs,
-        min_pairs_to_fail=plan.limits.min_pairs_to_fail,
+    own = len(run.pairs_of(plan.recipe))
+    policy = Policy(
+        budget=plan.budget,
+        alpha=plan.alpha,
+        beta=run.plan.limits.beta,
+        max_pairs=len(pairs) - own + run.plan.limits.max_pairs,
+        min_pairs_to_fail=run.plan.limits.min_pairs_to_fail,
     )
+    better: Better = "higher" if r.METRICS[plan.metric].better is r.Better.HIGHER else "lower"
+    return JudgedMetric(plan, pairs, replay(policy, prior, pairs, better))
+
+
+@dataclass(frozen=True)
+class _Filed:
+    pair: JudgedPair | None
+    missing: tuple[str, ...]
+
+
+def filed_pairs(run: RunFacts, earlier: Sequence[RunFacts], plan: r.MetricPlan) -> list[_Filed]:
+    """The pairs of earlier runs that answer the same question on the same box, in time order, then this run's."""
+    counted = counted_pairs(run, earlier, plan.recipe)
+    return [_file(*one.sides_of(pair), pair, plan) for one, pair in counted]
+
+
+def counted_pairs(run: RunFacts, earlier: Sequence[RunFacts], recipe: str) -> list[tuple[RunFacts, r.Pair]]:
+    entries = {
+        (one.plan.run_id, pair.pair): (one, pair)
+        for one in earlier
+        if _plans(one, recipe)
+        for pair in one.pairs_of(recipe)
+    }
+    kept = earlier_evidence(run, earlier, recipe).strata
+    before = [entries[filed.run, filed.number] for stratum in kept for filed in stratum.pairs]
+    return [*before, *((run, pair) for pair in run.pairs_of(recipe))]
+
+
+def earlier_evidence(run: RunFacts, earlier: Sequence[RunFacts], recipe: str) -> Evidence:
+    """Which pairs of earlier runs count, and which do not and why."""
+    filed = [
+        FiledPair(
+            question=one.question(recipe),
+            pair=JudgedPair((), (), None),  # values differ by metric and are looked up later
+            run=one.plan.run_id,
+            number=pair.pair,
+            time=pair.t,
+            boot=pair.boot,
+            fingerprint=one.fingerprint,
+        )
+        for one in earlier
+        if _plans(one, recipe)
+        for pair in one.pairs_of(recipe)
+    ]
+    at_hand = {one.plan.run_id for one in earlier}
+    missing = [name for name in run.plan.continues if name not in at_hand]
+    return evidence_for(run.question(recipe), run.fingerprint, filed, missing)
+
+
+def _plans(run: RunFacts, recipe: str) -> bool:
+    return any(plan.name == recipe for plan in run.plan.recipes)
+
+
+def _file(base: Launch, head: Launch, pair: r.Pair, plan: r.MetricPlan) -> _Filed:
+    values = base.values(plan.metric, plan.concurrency), head.values(plan.metric, plan.concurrency)
+    missing = tuple(launch.id for launch, found in zip((base, head), values, strict=True) if not found)
+    return _Filed(None if missing else JudgedPair.of(*values, first=pair.first.value), missing)

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from perfgate import records as r
 from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics
+from perfgate.judge.splits import decompositions
 from perfgate.judge.tellings import notices_of
 from perfgate.judge.verdict import Disturbance, Failure, Faults, Gated, GateVerdict, combine
 
@@ -52,7 +53,8 @@ def judge_run(
         launches=_launch_results(run),
         environment=conditions.environment,
         canary=conditions.canary,
-        warnings=(*conditions.notices, *_tolerated(verdict), *notices_of(run, judged, differ)),
+        decomposition=decompositions(run, judged, earlier),
+        warnings=(*conditions.notices, *_tolerated(verdict), *notices_of(run, judged, differ, earlier)),
         outputs_differ=None if differ is None else bool(differ),
         pr=plan.pr,
         continues=plan.continues,

@@ -7,12 +7,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from perfgate import records as r
-from perfgate.judge.evidence import JudgedMetric, Launch, RunFacts
+from perfgate.judge.evidence import JudgedMetric, Launch, RunFacts, earlier_evidence
 
 CONFINED_SHARE = 0.5  # a kind counts as hit alone when the others lost less than this share of its loss
 
 
-def notices_of(run: RunFacts, judged: Sequence[JudgedMetric], differ: Mapping[str, int] | None) -> tuple[r.Notice, ...]:
+def notices_of(
+    run: RunFacts, judged: Sequence[JudgedMetric], differ: Mapping[str, int] | None, earlier: Sequence[RunFacts]
+) -> tuple[r.Notice, ...]:
     return (
         *_failures(run),
         *_plan_notes(run.plan),
@@ -20,6 +22,7 @@ def notices_of(run: RunFacts, judged: Sequence[JudgedMetric], differ: Mapping[st
         *(notice for recipe in run.plan.recipes for notice in confined_losses(run, recipe)),
         *_absent_metrics(run, judged),
         *_judges_warnings(judged),
+        *_evidence_warnings(run, earlier),
     )
 
 
@@ -125,3 +128,15 @@ def _judges_warnings(judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
         if one.decision and one.plan.gated
         for warning in one.decision.warnings
     )
+
+
+def _evidence_warnings(run: RunFacts, earlier: Sequence[RunFacts]) -> tuple[r.Notice, ...]:
+    """What a rerun stands on and leaves out; the same words for several recipes are said once."""
+    if not run.plan.continues:
+        return ()
+    warnings = {
+        warning.text: warning
+        for recipe in run.plan.recipes
+        for warning in earlier_evidence(run, earlier, recipe.name).warnings
+    }
+    return tuple(r.Notice(code=one.code, text=one.text, data=dict(one.data)) for one in warnings.values())
