@@ -22,11 +22,13 @@ MARKS_IN_A_ROW = 2  # combining marks on one letter; more of them climb over the
 INVISIBLE_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 EMOJI_STYLE = "\ufe0f"
+NO_BREAK = "\u00a0"
 
 MOST_TICKS = 8
 
 _LONG_RUN = re.compile(rf"`{{{MOST_TICKS + 1},}}")
 _ANSI = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")
+_SPACES = re.compile(rf"[^\S{NO_BREAK}]+")
 _PLAIN = re.compile(r"[ -~]*")
 
 
@@ -44,7 +46,7 @@ def visible(text: str, limit: int | None = None, *, keep_spaces: bool = False) -
     if limit is not None and len(text) > 4 * limit + 4:
         text = text[: 4 * limit + 4]  # long enough to know that it is too long, whatever is in it
     text = _ANSI.sub("", text)
-    text = text.expandtabs(4).rstrip().replace("\n", " ") if keep_spaces else " ".join(text.split())
+    text = text.expandtabs(4).rstrip().replace("\n", " ") if keep_spaces else _SPACES.sub(" ", text).strip()
     if not _PLAIN.fullmatch(text):
         text = _show_hidden(text)
     if limit is not None and len(text) > limit:
@@ -60,7 +62,7 @@ def _show_hidden(text: str) -> str:
         marks = marks + 1 if category in ("Mn", "Me") else 0
         if marks > MARKS_IN_A_ROW:
             continue
-        if category == "Zs":
+        if category == "Zs" and character != NO_BREAK:
             shown.append(" ")
         elif _is_hidden(character, category):
             shown.append(f"⟨U+{ord(character):04X}⟩")

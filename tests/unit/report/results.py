@@ -424,7 +424,8 @@ def long() -> r.Result:
     return replace(
         whole,
         launches=tuple(
-            replace(whole.launches[2], id=f"eagle3/p{pair:02d}/{side}/a1")
+            replace(whole.launches[2], id=f"{recipe}/p{pair:02d}/{side}/a1")
+            for recipe in ("eagle3", "baseline", "third")
             for pair in range(1, 200)
             for side in ("base", "head")
         ),
