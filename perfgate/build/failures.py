@@ -92,11 +92,16 @@ _SIGNS = (
         Blame.BOX,
         "install it, or name its folder under tools in the box's file; `perfgate doctor` lists them",
     ),
-    _Sign(r"Permission denied|Operation not permitted|Read-only file system", "the box refused: {line}", Blame.BOX, "perfgate doctor"),
+    _Sign(
+        r"Permission denied|Operation not permitted|Read-only file system",
+        "the box refused: {line}",
+        Blame.BOX,
+        "perfgate doctor",
+    ),
     _Sign(r"Because .*", "what it asks to install cannot be had together: {line}", Blame.SIDE),
     _Sign(r"Couldn't parse requirement.*|Failed to parse.*", "{line}", Blame.SIDE),
-    _Sign(r"[^\n]*\berror(\[E\d+\])?: (?!subprocess|Failed to build|command )[^\n]*", "{line}", Blame.SIDE),
 )
+_COMPILER_ERROR = re.compile(r"\berror(\[E\d+\])?: (?!subprocess|Failed to build|[Cc]ommand )")
 
 
 def explain(failed: StepFailed) -> Failure:
@@ -114,8 +119,11 @@ def explain(failed: StepFailed) -> Failure:
         return Failure(
             f"{failed.step.what} was killed", Blame.BOX, lines, "the kernel log says by whom (out of memory?)"
         )
-    blame = Blame.SIDE if failed.step.theirs else Blame.BOX
-    return Failure(f"{failed.step.what} failed with exit code {failed.code}", blame, lines)
+    if not failed.step.theirs:
+        return Failure(f"{failed.step.what} failed with exit code {failed.code}", Blame.BOX, lines)
+    error = _COMPILER_ERROR.search(failed.output)
+    what = f"{failed.step.what}: {_whole_line(failed.output, error.start())}" if error else None
+    return Failure(what or f"{failed.step.what} failed with exit code {failed.code}", Blame.SIDE, lines)
 
 
 def _whole_line(output: str, at: int) -> str:

@@ -197,7 +197,10 @@ class Making:
         tools = Uv(venv=self.scratch / "tools", links=self.links)
         if not tools.venv.exists():
             self._trusted("make an environment to build in", tools.make_venv(self.inputs.python))
-        self._trusted(f"install what {project} needs to build", tools.install_tools(requirements, self._chosen))
+        wanted = self.scratch / "tools.in"
+        wanted.write_text("".join(f"{line}\n" for line in requirements))
+        if requirements:
+            self._trusted(f"install what {project} needs to build", tools.install_tools(wanted, self._chosen))
         source, out = self.scratch / "source", self.scratch / "wheels" / project
         if not source.exists():
             copy_source(self.tree(), source)

@@ -1,7 +1,7 @@
 """One command of a build after the other: confined where it runs PR code, bounded in time and in what it may say.
 
-Nothing of a build outlives perfgate: its commands die with it (bubblewrap, `setpriv --pdeathsig`), and those that
-perfgate itself answers for inherit the entry's lock, so that nobody begins anew beside a survivor.
+Nothing of a build outlives perfgate: its commands and their children die with it (`setpriv --pdeathsig`, bubblewrap),
+and those that perfgate itself answers for inherit the entry's lock, so that nobody begins anew beside a survivor.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Ki
 
 LOG_LIMIT = 64 * 2**20
 _KEPT = 512 * 2**10  # of the output's beginning, and of its end
+_GROUP = 'trap "kill -KILL 0" TERM; "$@" & wait $!'
 _GRACE_S = 1.0  # for what is still in the pipe of a command that has ended
 
 
@@ -110,8 +111,9 @@ def _shown(argv: Sequence[str]) -> str:
 
 
 def _dying_with_us() -> Sequence[str]:
+    """A prefix that ends the whole process group of a command when perfgate dies."""
     setpriv = shutil.which("setpriv", path=OUTER_ENVIRONMENT["PATH"])
-    return (setpriv, "--pdeathsig", "KILL", "--") if setpriv else ()
+    return (setpriv, "--pdeathsig", "TERM", "--", "/bin/sh", "-c", _GROUP, "sh") if setpriv else ()
 
 
 def _take_back(paths: Sequence[Path], confinement: Confinement) -> None:

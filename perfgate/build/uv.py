@@ -78,8 +78,8 @@ class Uv:
     def install(self, resolution: Path) -> list[str]:
         return [*self._pip("install"), "--no-deps", "-r", str(resolution)]
 
-    def install_tools(self, requirements: Sequence[str], constraint: Path) -> list[str]:
-        return [*self._pip("install"), "--constraint", str(constraint), "--", *requirements]
+    def install_tools(self, wanted: Path, constraint: Path) -> list[str]:
+        return [*self._pip("install"), "--constraint", str(constraint), "-r", str(wanted)]
 
     def build_wheel(self, project: Path, out: Path, settings: Sequence[str]) -> list[str]:
         options = [part for setting in settings for part in ("--config-setting", setting)]

@@ -82,7 +82,7 @@ def test_without_sources_uv_is_told_to_build_nothing() -> None:
     for argv in (
         plain.resolve(Path("in"), Path("out")),
         plain.install(Path("out")),
-        plain.install_tools(["x"], Path("c")),
+        plain.install_tools(Path("in"), Path("c")),
     ):
         assert "--only-binary" in argv
         assert "--no-config" in argv

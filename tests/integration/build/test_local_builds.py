@@ -1,0 +1,160 @@
+"""Kernels and Rust extensions built here: the real uv and a real C compiler, with stand-ins for nvcc, cargo and co."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfgate.build import BuiltSide
+from perfgate.build.environment import Builder
+from perfgate.build.failures import BuildFailed
+from perfgate.build.local import KERNEL_TOOLS, RUST_TOOLS, LocalWork
+from perfgate.build.store import Store
+from perfgate.host.sandbox import Confinement
+from perfgate.records import Blame, Side
+from perfgate.source.diff import classify
+from tests.integration.build.lab import BUILD_SYSTEM, Lab, backend, make_wheel, pyproject, run_python
+
+KERNEL = LocalWork(kernel=True)
+SHOW = "print('ENV', sorted(os.environ.items()))"
+LOAD = (
+    "import ctypes, sgl_kernel, pathlib;"
+    " print(ctypes.CDLL(str(pathlib.Path(sgl_kernel.__file__).parent / '_C.so')).answer())"
+)
+LOAD_RUST = LOAD.replace("sgl_kernel", "sglang").replace("_C.so", "srt/_core.so")
+
+
+@pytest.fixture
+def tools(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand-ins that are found but do nothing; the C compiler stays the real one."""
+    folder = lab.root / "tools"
+    folder.mkdir()
+    for name in {*KERNEL_TOOLS, *RUST_TOOLS} - {"cc", "c++", "git"}:
+        (folder / name).write_text("#!/bin/sh\necho release 1\n")
+        (folder / name).chmod(0o755)
+    lab.box["tools"] = {"stand-ins": str(folder)}
+    return folder
+
+
+def _kernel(answer: int, project: str = "sgl-kernel", *, source: str | None = None) -> dict[str, str | None]:
+    return {
+        f"{project}/pyproject.toml": BUILD_SYSTEM + "[project]\nname = 'sgl-kernel'\nversion = '0.3.21'\n",
+        f"{project}/backend.py": backend("sgl-kernel", "0.3.21", "sgl_kernel", so="_C.so", hook=SHOW),
+        f"{project}/source.c": source or f"int answer(void) {{ return {answer}; }}\n",
+    }
+
+
+def _build(builder: Builder, side: Side, ref: str, like: BuiltSide | None = None) -> BuiltSide:
+    return builder.build(side, builder.repository.resolve(ref), log=builder.store.root / f"{side}.log", like=like)
+
+
+def _builder(lab: Lab, store: Store, work: LocalWork, confinement: Confinement) -> Builder:
+    return lab.builder(store, {"cuda_arch": "12.0a", "jobs": 1}, work=work, confinement=confinement)
+
+
+def test_both_sides_kernels_are_built_here(lab: Lab, store: Store, tools: Path, confinement: Confinement) -> None:
+    make_wheel(lab.index, "sgl_kernel", "0.3.21")
+    base_sha = lab.commit("sgl-kernel==0.3.21", "tiny==1.0", files=_kernel(41))
+    head_sha = lab.commit("sgl-kernel==0.3.21", "tiny==1.0", files=_kernel(42), more="# \n")
+    builder = _builder(lab, store, KERNEL, confinement)
+    assert classify(builder.repository.changed_paths(base_sha, head_sha)).kernel
+    base = _build(builder, Side.BASE, base_sha)
+    head = _build(builder, Side.HEAD, head_sha, base)
+    assert base.key != head.key
+    assert run_python(base.python, base.path_entries, LOAD) == "41"
+    assert run_python(head.python, head.path_entries, LOAD) == "42"
+    assert base.versions["sgl-kernel"] == head.versions["sgl-kernel"] == "0.3.21 (built here)"
+    for log in ("base.log", "head.log"):
+        said = (store.root / log).read_text()
+        assert "('TORCH_CUDA_ARCH_LIST', '12.0a')" in said
+        assert "('CMAKE_BUILD_PARALLEL_LEVEL', '1')" in said
+    assert _build(builder, Side.BASE, base_sha).cached
+
+
+def test_the_later_place_of_the_kernels(lab: Lab, store: Store, tools: Path, confinement: Confinement) -> None:
+    sha = lab.commit("tiny==1.0", files=_kernel(7, "python/sglang/kernels/aot"))
+    built = _build(_builder(lab, store, KERNEL, confinement), Side.HEAD, sha)
+    assert run_python(built.python, built.path_entries, LOAD) == "7"
+
+
+def test_from_the_index_it_is_not_called_built_here(lab: Lab, store: Store) -> None:
+    make_wheel(lab.index, "sgl_kernel", "0.3.21")
+    built = _build(lab.builder(store), Side.BASE, lab.commit("sgl-kernel==0.3.21", files=_kernel(1)))
+    assert built.versions["sgl-kernel"] == "0.3.21"
+
+
+def test_a_kernel_that_does_not_compile_is_the_sides(
+    lab: Lab, store: Store, tools: Path, confinement: Confinement
+) -> None:
+    sha = lab.commit("tiny", files=_kernel(0, source="int answer(void) { return missing; }\n"))
+    with pytest.raises(BuildFailed) as error:
+        _build(_builder(lab, store, KERNEL, confinement), Side.HEAD, sha)
+    assert error.value.failure.blame is Blame.SIDE
+    assert "source.c" in error.value.failure.reason
+    assert "missing" in error.value.failure.reason
+    assert any("missing" in line for line in error.value.failure.lines)
+
+
+def test_a_tool_that_is_missing_is_told_before_anything_is_made(lab: Lab, store: Store, tools: Path) -> None:
+    (tools / "nvcc").write_text("")
+    (tools / "nvcc").chmod(0o644)
+    (tools / "ninja").unlink()
+    builder = lab.builder(store, {"cuda_arch": "12.0a"}, work=LocalWork(rust=True, kernel=True))
+    lab.box["tools"] = {}
+    (tools / "protoc").unlink()
+    with pytest.raises(BuildFailed) as error:
+        _build(builder, Side.HEAD, lab.commit("tiny", files=_kernel(1)))
+    assert error.value.failure.blame is Blame.BOX
+    assert "protoc" in str(error.value)
+    assert "not installed" in str(error.value)
+    assert not list(store.folder("environments").iterdir())
+
+
+def test_a_tree_without_a_kernel_project_is_the_sides(
+    lab: Lab, store: Store, tools: Path, confinement: Confinement
+) -> None:
+    with pytest.raises(BuildFailed) as error:
+        _build(_builder(lab, store, KERNEL, confinement), Side.HEAD, lab.commit("tiny"))
+    assert error.value.failure.blame is Blame.SIDE
+    assert "has no pyproject.toml" in str(error.value)
+
+
+def test_rust_extensions_are_laid_into_the_tree(lab: Lab, store: Store, tools: Path, confinement: Confinement) -> None:
+    files = {
+        "python/backend.py": backend("sglang", "0", "sglang", so="srt/_core.so", hook=SHOW),
+        "python/source.c": "int answer(void) { return 9; }\n",
+        "rust/Cargo.toml": "[workspace]\n",
+    }
+    sha = lab.commit("tiny==1.0", files=files, more=BUILD_SYSTEM)
+    built = _build(_builder(lab, store, LocalWork(rust=True), confinement), Side.HEAD, sha)
+    assert run_python(built.python, built.path_entries, LOAD_RUST) == "9"
+    assert "sglang.version" in run_python(
+        built.python, built.path_entries, "import sglang.version as v; print(v.__name__)"
+    )
+    said = (store.root / "head.log").read_text()
+    assert "('SGLANG_BUILD_RUST_EXTS', 'all')" in said
+    plain = _build(lab.builder(store), Side.BASE, sha)
+    assert plain.tree != built.tree
+    assert not (plain.tree / "python/sglang/srt/_core.so").exists()
+
+
+def test_a_build_sees_no_token_and_no_other_side(lab: Lab, store: Store, tools: Path, confined: Confinement) -> None:
+    hook = (
+        "print('ENV', sorted(os.environ));"
+        f" print('STATE', sorted(os.listdir({str(lab.root / 'state')!r})));"
+        f" leave_trace({str(lab.root / 'state' / 'caches' / 'ccache' / 'trace')!r})"
+    )
+    files = _kernel(1) | {"sgl-kernel/backend.py": backend("sgl-kernel", "0.3.21", "sgl_kernel", so="_C.so", hook=hook)}
+    surroundings = {"UV_FIND_LINKS": str(lab.index), "UV_OFFLINE": "1", "HF_TOKEN": "hf_x", "GITHUB_TOKEN": "gh_x"}
+    builder = _builder(lab, store, KERNEL, confined)
+    builder = Builder(**{**vars(builder), "surroundings": surroundings})
+    _build(builder, Side.HEAD, lab.commit("tiny", files=files))
+    said = (store.root / "head.log").read_text()
+    assert "TOKEN" not in said
+    assert "STATE ['environments']" in said
+    assert not (store.root / "caches" / "ccache" / "trace").exists()
+
+
+def test_the_lab_writes_what_it_says() -> None:
+    assert "build-system" in pyproject("a", more=BUILD_SYSTEM)
