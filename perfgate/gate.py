@@ -8,7 +8,7 @@ judge` calls, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,18 +30,24 @@ from perfgate.host.lock import BoxLock
 from perfgate.host.sandbox import Confinement, choose
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import Conditions, judge_run
+from perfgate.ledger import LEDGER_FILE, Kind, Ledger
 from perfgate.measure import Measuring
+from perfgate.noise_memory import remember, with_known_noise
 from perfgate.notebook import Notebook
 from perfgate.planning import Commits, Configuration, GateRequest, find_commits, find_configuration, make_plan
-from perfgate.progress import Progress
+from perfgate.progress import Progress, minutes_left
 from perfgate.report.comment import render_comment
+from perfgate.report.page import render_page
+from perfgate.report.terminal import render_plan
 from perfgate.rundir import (
     COMMENT_FILE,
+    PAGE_FILE,
     check_new,
     check_resumable,
     earlier_runs,
     find_unfinished,
     named_runs,
+    usual_launch_seconds,
     write_run_file,
 )
 from perfgate.sides import FixedEnvironment, Make, build_sides, by_uv
@@ -75,6 +81,7 @@ class Job:
     store: Store
     progress: Progress
     confinement: Confinement
+    base_branch: str | None
 
     @property
     def resolved(self) -> Resolved:
@@ -89,7 +96,7 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
     commits = find_commits(repository, request, resolved.ignore_paths)
     with Store(Path(resolved.box.state_dir).absolute(), resolved.caches) as store, cancellable():
         confinement = choose(resolved.box.isolation, run_as=resolved.box.run_as, hidden=(store.root,))
-        job = Job(repository, configuration, commits, store, progress, confinement)
+        job = Job(repository, configuration, commits, store, progress, confinement, request.base_branch)
         run, plan = _begin(job, request)
         try:
             with Notebook(run) as notebook:
@@ -99,6 +106,7 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
             progress.say(f"cancelled; go on with: perfgate gate … --out {run} --resume")
             return Outcome(run, None, cancelled.exit_code)
         result = conclude(run, store.folder("runs"))
+        _remember(job, run)
     return Outcome(run, result, Exit(result.exit_code))
 
 
@@ -180,15 +188,27 @@ def _build(job: Job, run: Path, notebook: Notebook) -> dict[r.Side, BuiltSide] |
     commits = {r.Side.BASE: job.commits.base, r.Side.HEAD: job.commits.head}
     logs = run / "logs"
     logs.mkdir(exist_ok=True)
-    sides = build_sides(_maker(job), commits, notebook, logs, job.progress.say)
-    if sides is not None:
-        plan = _plan_of(notebook)
-        earlier = earlier_runs(job.store.folder("runs"), plan, {side: built.key for side, built in sides.items()})
-        continues = tuple(one.plan.run_id for one in earlier)
-        if continues != plan.continues:
-            notebook.append(replace(plan, continues=continues))
-            write_run_file(run, replace(plan, continues=continues))
-    return sides
+    return build_sides(_maker(job), commits, notebook, logs, job.progress.say)
+
+
+def _settle_plan(job: Job, run: Path, notebook: Notebook, sides: Mapping[r.Side, BuiltSide]) -> r.Plan:
+    """The plan with what only builds and box can tell: evidence on file, noise, how long a launch takes."""
+    facts = _facts_of(notebook)
+    runs = job.store.folder("runs")
+    keys = {side: built.key for side, built in sides.items()}
+    earlier = earlier_runs(runs, facts.plan, keys)
+    plan, told = with_known_noise(facts.plan, Ledger(job.store.root / LEDGER_FILE), facts.fingerprint)
+    usual = usual_launch_seconds(runs, plan.box)
+    settled = replace(
+        plan,
+        continues=tuple(one.plan.run_id for one in earlier),
+        recipes=tuple(replace(one, expected_launch_s=usual.get(one.name)) for one in plan.recipes),
+        notes=(*plan.notes, *(note for note in told if note not in plan.notes)),
+    )
+    if settled != facts.plan:
+        settled = notebook.append(settled)
+        write_run_file(run, settled)
+    return settled
 
 
 def _maker(job: Job) -> Make:
@@ -208,7 +228,8 @@ def _maker(job: Job) -> Make:
 
 
 def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltSide], watchdog: Watchdog) -> None:
-    plan = _plan_of(notebook)
+    plan = _settle_plan(job, run, notebook, sides)
+    job.progress.show(render_plan(plan, minutes_left(_facts_of(notebook))))
     bench = SglangBench(
         notebook=notebook,
         run=run,
@@ -226,10 +247,31 @@ def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltS
     job.progress.say(f"done: {step.reason}")
 
 
-def _plan_of(notebook: Notebook) -> r.Plan:
-    run = notebook.run()
-    assert run is not None, "the plan is the first fact"
-    return run.plan
+def _facts_of(notebook: Notebook) -> RunFacts:
+    facts = notebook.run()
+    assert facts is not None, "the plan is the first fact"
+    return facts
+
+
+def _remember(job: Job, run: Path) -> None:
+    """Tells the ledger of the run. Only A/A pairs and commits of the base branch are learned from later."""
+    facts = RunFacts.of(read_facts(run))
+    if facts is not None and facts.pairs:
+        remember(facts, Ledger(job.store.root / LEDGER_FILE), _kind(job, facts.plan), job.progress.say)
+
+
+def _kind(job: Job, plan: r.Plan) -> Kind:
+    if plan.base.tree == plan.head.tree:
+        return Kind.SAME
+    return Kind.BASE_BRANCH if plan.pr is None and _is_merged(job, plan.head.sha) else Kind.PULL_REQUEST
+
+
+def _is_merged(job: Job, sha: str) -> bool:
+    try:
+        tip = job.repository.resolve(job.base_branch or job.repository.default_branch())
+        return job.repository.merge_base(sha, tip.sha).sha == sha
+    except PerfgateError:
+        return False  # not known to be merged
 
 
 # ------------------------------------------------------------------------------------------------ the end
@@ -247,6 +289,7 @@ def conclude(run: Path, runs: Path | None = None) -> r.Result:
     result = judge_run(facts, _conditions(facts), earlier, skipped)
     write_result(run, result)
     write_whole(run / COMMENT_FILE, render_comment(result))
+    write_whole(run / PAGE_FILE, render_page(result, facts.facts))
     return result
 
 

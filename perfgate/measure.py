@@ -147,7 +147,7 @@ class Measuring:
 
     def _ever_served(self, side: r.Side, recipe: str) -> bool:
         launches = self._run.launches.values()
-        return any(one.valid and one.side is side and one.id.startswith(f"{recipe}/") for one in launches)
+        return any(one.valid and one.side is side and one.is_of(recipe) for one in launches)
 
     def _fault(
         self, code: str, text: str, blame: r.Blame | None, *, side: r.Side | None = None, launch: str | None = None
@@ -215,9 +215,7 @@ def minutes_spent(run: RunFacts) -> float:
 def expected_pair_minutes(run: RunFacts, plan: r.RecipePlan) -> float | None:
     """From this run's own launches of the recipe, else from the plan."""
     walls = [
-        launch.end.wall_s
-        for launch in run.launches.values()
-        if launch.end and launch.valid and launch.id.startswith(f"{plan.name}/")
+        launch.end.wall_s for launch in run.launches.values() if launch.end and launch.valid and launch.is_of(plan.name)
     ]
     seconds = sum(walls) / len(walls) if walls else plan.expected_launch_s
     return seconds * 2 / 60 if seconds is not None else None

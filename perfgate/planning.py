@@ -62,7 +62,8 @@ def find_commits(repository: Repository, request: GateRequest, ignore: tuple[str
     if request.base is not None:
         base = repository.resolve(request.base)
     else:
-        base = repository.merge_base(request.base_branch or repository.default_branch(), head.sha)
+        branch = repository.resolve(request.base_branch or repository.default_branch())
+        base = repository.merge_base(branch.sha, head.sha)
     for commit in (base, head):
         repository.check_sglang(commit.sha)
     diff = classify(

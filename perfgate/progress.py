@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from perfgate import records as r
 from perfgate.judge.evidence import RunFacts
@@ -34,6 +34,9 @@ class Progress:
     def tell(self, text: str) -> None:
         """Words without a time, for people who have just arrived."""
         self._console.print(text, markup=False)
+
+    def show(self, what: RenderableType) -> None:
+        self._console.print(what, soft_wrap=False)
 
     def step(self, text: str) -> None:
         """A step of something long; told when it changes, else now and then."""

@@ -190,6 +190,8 @@ class MetricPlan:
         None  # SD of a pair's log difference, from the ledger or the configuration; None: nothing known
     )
     prior_df: float | None = None
+    prior_bad: float = 0.0  # share of pairs with a launch far off
+    prior_far: float | None = None  # how far off those were
     prior_from: str = ""  # in words: "ledger, 24 pairs", "configuration"
     fallback: str | None = None  # metric gated in its place where it is absent on both sides
 

@@ -112,6 +112,20 @@ def _readable(runs: Path) -> Iterator[RunFacts]:
                 yield run
 
 
+def usual_launch_seconds(runs: Path, box: str) -> dict[str, float]:
+    """Recipe → seconds of a launch, the mean of its newest run on this box. For telling people, not for judging."""
+    usual: dict[str, float] = {}
+    for run in sorted(_readable(runs), key=lambda run: run.plan.t):
+        if run.plan.box == box:
+            for plan in run.plan.recipes:
+                walls = [
+                    one.end.wall_s for one in run.launches.values() if one.valid and one.end and one.is_of(plan.name)
+                ]
+                if walls:
+                    usual[plan.name] = sum(walls) / len(walls)
+    return usual
+
+
 def _same_question(run: RunFacts, plan: r.Plan, builds: dict[r.Side, str]) -> bool:
     trees = (run.plan.base.tree, run.plan.head.tree) == (plan.base.tree, plan.head.tree)
     keys = {side: build.key for side, build in run.builds.items() if build.ok} == builds

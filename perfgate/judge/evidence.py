@@ -35,6 +35,9 @@ class Launch:
     def valid(self) -> bool:
         return self.end is not None and self.end.valid and bool(self.samples)
 
+    def is_of(self, recipe: str) -> bool:
+        return self.id.startswith(f"{recipe}/")
+
     def values(self, metric: str, concurrency: int) -> tuple[float, ...]:
         """The value of each sample, in order; samples without it are left out."""
         facts: Iterable[r.Sample | r.Phases] = self.phases if metric in FROM_PROBE else self.samples
@@ -185,7 +188,6 @@ def _judge_metric(run: RunFacts, plan: r.MetricPlan, earlier: Sequence[RunFacts]
     pairs = tuple(entry.pair for entry in filed if entry.pair is not None)
     if missing or not pairs:  # absent on one side is absent on both, for all pairs: half a metric compares nothing
         return JudgedMetric(plan, (), None, missing if pairs else ())
-    prior = Prior(plan.prior_sd, plan.prior_df) if plan.prior_sd and plan.prior_df else None
     own = len(run.pairs_of(plan.recipe))
     policy = Policy(
         budget=plan.budget,
@@ -195,7 +197,14 @@ def _judge_metric(run: RunFacts, plan: r.MetricPlan, earlier: Sequence[RunFacts]
         min_pairs_to_fail=run.plan.limits.min_pairs_to_fail,
     )
     better: Better = "higher" if r.METRICS[plan.metric].better is r.Better.HIGHER else "lower"
-    return JudgedMetric(plan, pairs, replay(policy, prior, pairs, better))
+    return JudgedMetric(plan, pairs, replay(policy, prior_of(plan), pairs, better))
+
+
+def prior_of(plan: r.MetricPlan) -> Prior | None:
+    """None: nothing is known of the noise."""
+    if not plan.prior_sd or not plan.prior_df:
+        return None
+    return Prior(plan.prior_sd, plan.prior_df, plan.prior_bad, plan.prior_far)
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ def _launch_results(run: RunFacts) -> tuple[r.LaunchResult, ...]:
             values={
                 f"{metric}@{concurrency}": launch.value(metric, concurrency)
                 for recipe, metric, concurrency in wanted
-                if launch.id.startswith(f"{recipe}/")
+                if launch.is_of(recipe)
             },
             paired=launch.id in paired,
         )

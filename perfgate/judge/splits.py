@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from perfgate import records as r
 from perfgate.judge.decompose import ACCEPT, PLAIN_PHASES, SPECULATIVE_PHASES, Split, decompose, read_recipes
-from perfgate.judge.evidence import JudgedMetric, Launch, RunFacts, counted_pairs
-from perfgate.judge.values import Decision, Prior
+from perfgate.judge.evidence import JudgedMetric, Launch, RunFacts, counted_pairs, prior_of
+from perfgate.judge.values import Decision
 
 
 def decompositions(
@@ -34,17 +34,17 @@ def _decomposition(
         tuple(_medians(launch, plan.concurrency) for launch in one.sides_of(pair))
         for one, pair in counted_pairs(run, earlier, plan.recipe)
     ]
-    prior = Prior(plan.prior_sd, plan.prior_df) if plan.prior_sd and plan.prior_df else None
-    split = decompose([(base, head) for base, head in pairs], judged.decision.slowdown, prior)
+    split = decompose([(base, head) for base, head in pairs], judged.decision.slowdown, prior_of(plan))
     if split is None:
         return None
+    sentence = f"{plan.recipe} {split.sentence}."
     tells = run.recipe(plan.recipe).speculative and judged.decision.low > 0
     return r.Decomposition(
         recipe=plan.recipe,
         concurrency=plan.concurrency,
         total=split.slowdown,
         parts=_parts(split),
-        sentence=f"{split.sentence}. {reading}" if tells and reading else f"{split.sentence}.",
+        sentence=f"{sentence} {reading}" if tells and reading else sentence,
     )
 
 
