@@ -2,8 +2,8 @@
 
 An entry of the store, `environments/cpu-<key>`, addressed by what it is made of:
 
-    venv/       PyTorch for the CPU and what else SGLang imports; no sglang, so that none can be imported by mistake
-    shim/       our stand-ins for what no registry ships or no CPU needs; on the environment's path by a .pth file
+    venv/       PyTorch for the CPU, what else SGLang imports, and our stand-ins for what no registry ships or no CPU
+                needs; no sglang, so that none can be imported by mistake
     model/      target and draft
     sglang/     the unpacked wheel of the release that the demo's base commit is made of
 """
@@ -33,10 +33,12 @@ RELEASE = "0.5.23"
 RELEASES = ("0.5.22", "0.5.23")  # with identical outputs and verify counts in this environment
 SUPPORTED = ((3, 11), (3, 12))
 FALLBACK_PYTHON = "3.11"  # what the profile was tried on; uv finds it, or fetches it
+LAYOUT = 2  # goes up when `_make` makes something else of the same things
 NEEDED_GB = 4.0  # 1.3 for the environment, as much for uv's cache, and room to unpack
 
 LOCKS = Path(__file__).parent / "locks"
 SHIM = Path(__file__).parent / "shim"
+_OURS = (LOCKS, SHIM, TRAINED)
 
 # What a server imports before it is ready. Importing it once proves the environment and leaves compiled bytecode,
 # which no later server may write.
@@ -67,8 +69,7 @@ class CpuEnvironment:
     key: str
     path: Path
     python: Path
-    site: Path
-    shim_dir: Path  # already on the environment's path
+    site: Path  # its site-packages
     model_dir: Path  # with target/ and draft/
     wheel_tree: Path  # with sglang/ and its metadata, as unpacked
     versions: Mapping[str, str]
@@ -109,7 +110,6 @@ def prepare(state_dir: Path, progress: Progress) -> CpuEnvironment:
         path=entry,
         python=entry / "venv" / "bin" / "python",
         site=entry / made.about["site"],
-        shim_dir=entry / "shim",
         model_dir=entry / "model",
         wheel_tree=entry / "sglang",
         versions=made.about["versions"],
@@ -139,14 +139,14 @@ def release_tree(state_dir: Path, release: str, environment: CpuEnvironment, pro
 
 def environment_key() -> str:
     """Changes with whatever the environment is made of."""
-    ours = sorted(path for root in (LOCKS, SHIM, TRAINED) for path in root.rglob("*") if _is_ours(path))
-    parts = [f"{path.relative_to(LOCKS.parent)}".encode() + b"\0" + path.read_bytes() for path in ours]
-    recipe = f"{_python_request()[0]} {platform.machine()} torch {TORCH} layers {LAYERS} positions {POSITIONS} v1"
+    parts = [
+        str(path.relative_to(root)).encode() + b"\0" + path.read_bytes()
+        for root in _OURS
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+    recipe = f"{_python_request()[0]} {platform.machine()} torch {TORCH} layers {LAYERS} positions {POSITIONS} {LAYOUT}"
     return _digest(*parts, recipe.encode())
-
-
-def _is_ours(path: Path) -> bool:
-    return path.is_file() and "__pycache__" not in path.parts
 
 
 def _digest(*parts: bytes) -> str:
@@ -180,9 +180,8 @@ def _make(place: Path, progress: Progress) -> Mapping[str, Any]:
         progress(f"  PyTorch from {source.name}")
     with _told(progress, f"SGLang {RELEASE}"):
         installer.locked(LOCKS / f"sglang-{RELEASE}.lock", target=place / "sglang")
-    shutil.copytree(SHIM, place / "shim", ignore=shutil.ignore_patterns("__pycache__"))
     site = installer.site()
-    (site / "perfgate-shim.pth").write_text(f"{_upwards(site, place)}/shim\n")
+    shutil.copytree(SHIM, site, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     write_model(place / "model")
     with _told(progress, "importing the server once"):
         installer.import_once(SERVER_MODULES, paths=[place / "sglang"], variables=SERVER_VARIABLES)
@@ -197,8 +196,3 @@ def _told(progress: Progress, step: str) -> Iterator[None]:
     began = time.monotonic()
     yield
     progress(f"  {step}: {time.monotonic() - began:.0f} s")
-
-
-def _upwards(below: Path, root: Path) -> str:
-    """`root` as seen from `below`, so that the whole may be renamed."""
-    return "/".join([".."] * len(below.relative_to(root).parts))

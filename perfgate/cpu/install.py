@@ -17,6 +17,7 @@ from perfgate.errors import Exit, PerfgateError
 
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 _IMPORT_TIMEOUT_S = 300
+WITHOUT_TRITON = Path(__file__).parent / "locks" / "without-triton.txt"  # a stand-in takes its place
 
 
 class InstallError(PerfgateError):
@@ -110,7 +111,7 @@ def torch_sources(environment: Mapping[str, str]) -> tuple[Source, ...]:
     near = (Source("a folder of wheels", ("--no-deps", "--no-index"), links),)
     far = (
         Source("PyTorch's index of CPU builds", ("--no-deps", "--torch-backend", "cpu")),
-        Source("the package index", ()),  # on x86-64 a CUDA build, which needs its libraries: several GB
+        Source("the package index", ("--override", str(WITHOUT_TRITON))),  # may be a CUDA build: several GB
     )
     return (near if folders else ()) + far
 

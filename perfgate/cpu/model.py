@@ -21,7 +21,7 @@ TRAINED = Path(__file__).parent / "model"
 LAYERS = 24
 # Only sizes the table of rotary embeddings (a row per position). The demo's `baseline` mistake computes it anew for
 # every layer, and the table must be long enough to make that felt on a fast CPU.
-POSITIONS = 16384
+POSITIONS = 8192
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _INTO_RESIDUAL = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 

@@ -8,7 +8,7 @@ Speed does not matter here; that base and head run the same arithmetic does.
 
 from __future__ import annotations
 
-import torch  # type: ignore[import-not-found]
+import torch
 
 from .attention import build_draft_decode_metadata_cpu, decode_attention_cpu, extend_attention_cpu
 from .cache import (

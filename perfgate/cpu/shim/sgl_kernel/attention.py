@@ -5,7 +5,7 @@ Shapes: queries [tokens, heads, dim], keys and values [tokens, kv heads, dim], c
 
 from __future__ import annotations
 
-import torch  # type: ignore[import-not-found]
+import torch
 from torch import Tensor
 
 

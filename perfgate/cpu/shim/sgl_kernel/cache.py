@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 
-import torch  # type: ignore[import-not-found]
+import torch
 from torch import Tensor
 
 

@@ -9,7 +9,7 @@ alternative to the node itself.
 
 from __future__ import annotations
 
-import torch  # type: ignore[import-not-found]
+import torch
 from torch import Tensor
 
 FULL_MASK, QLEN_ONLY = 0, 1  # SGLang's TreeMaskMode; the third, bit-packed one never reaches a CPU
