@@ -222,7 +222,6 @@ def _session() -> requests.Session:
 @contextmanager
 def _quiet_memory() -> Iterator[None]:
     """No collection of garbage in the middle of a sample."""
-    gc.collect()
     enabled = gc.isenabled()
     gc.disable()
     try:

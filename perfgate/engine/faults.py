@@ -12,7 +12,17 @@ class LaunchError(PerfgateError):
     exit_code = Exit.CANNOT
     blame = Blame.SIDE
 
-    def __init__(self, code: str, text: str, lines: tuple[str, ...] = (), *, remedy: str | None = None) -> None:
+    def __init__(
+        self,
+        code: str,
+        text: str,
+        lines: tuple[str, ...] = (),
+        *,
+        remedy: str | None = None,
+        blame: Blame | None = None,
+    ) -> None:
+        if blame is not None:
+            self.blame = blame
         self.code = code
         self.text = text
         self.lines = lines

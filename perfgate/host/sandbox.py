@@ -263,6 +263,29 @@ def hand_over(paths: Iterable[Path], confinement: Confinement) -> None:
                 os.chown(Path(folder) / name, confinement.uid, confinement.gid, follow_symlinks=False)
 
 
+def check_readable(paths: Iterable[Path], confinement: Confinement) -> None:
+    """That the confined user can read all of these files and folders. Raises SandboxError naming the first it cannot.
+
+    A model that only its owner may read would otherwise show as a server that does not find its weights.
+    """
+    if confinement.uid is None:
+        return
+    for path in paths:
+        for place in (path, *(Path(folder) / name for folder, _, names in os.walk(path) for name in names)):
+            if not _others_may_read(place, confinement):
+                raise SandboxError(f"{confinement} cannot read it", where=str(place), remedy=f"chmod -R a+rX {path}")
+
+
+def _others_may_read(place: Path, confinement: Confinement) -> bool:
+    try:
+        about = place.stat()
+    except OSError:
+        return not place.exists()  # a dangling link is nobody's to read
+    shift = 6 if about.st_uid == confinement.uid else 3 if about.st_gid == confinement.gid else 0
+    needed = 0o5 if stat.S_ISDIR(about.st_mode) else 0o4
+    return (about.st_mode >> shift) & needed == needed
+
+
 _TRIAL = """
 cat "$1" >/dev/null 2>&1 && echo "it can read a private file"
 (: >"$2/x") 2>/dev/null && echo "it can write into perfgate's folder"

@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 
 from sglang.srt import log, scripted
+from sglang.srt.distributed import parallel_state
 from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 
@@ -178,6 +179,7 @@ class Scheduler:
 
 def load_model(args):
     log.line("Init parallel begin.")
+    parallel_state.initialize_model_parallel(args.tp_size)
     log.line("Init parallel ends. elapsed=0.01 s")
     models = [(args.model_path, "LlamaForCausalLM")]
     if args.speculative_draft_model_path:
