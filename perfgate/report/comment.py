@@ -149,7 +149,7 @@ def _templates() -> Templates:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.filters |= {"code": code, "cell_code": cell_code, "plain": plain, "bold": _bold}
+    templates.filters |= {"code": code, "cell_code": cell_code, "plain": plain, "bold": _bold, "one_piece": _one_piece}
     templates.globals |= {"link": _link}
     return templates
 
@@ -160,6 +160,11 @@ def _heading(result: Result) -> Md:
 
 def _bold(text: str) -> Md:
     return Md(f"**{plain(text, 80)}**") if text != numbers.NOTHING else Md(text)
+
+
+def _one_piece(text: str) -> Md:
+    """For a cell that is not to be broken where it is short."""
+    return Md(plain(text, 80).replace(" ", numbers.SPACE)) if len(text) <= 20 else plain(text, 80)
 
 
 def _link(label: str, url: str | None) -> Md:

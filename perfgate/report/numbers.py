@@ -76,11 +76,11 @@ def change(metric: Metric) -> str:
 
 
 def interval(metric: Metric) -> str:
-    """ "−37.2 … −34.8 %", the lower number first."""
+    """ "−37.2 … −34.8 %", the lower number first, in one piece."""
     ends = [change_of(metric.low, metric.better), change_of(metric.high, metric.better)]
     known = sorted(end for end in ends if end is not None and math.isfinite(end))
     if len(known) == 2:
-        return f"{percent_number(known[0])} … {percent(known[1])}"
+        return f"{percent_number(known[0])}{SPACE}…{SPACE}{percent(known[1])}"
     if len(known) == 1:
         above = (metric.low is not None) == (metric.better is Better.LOWER)
         return f"{'≥' if above else '≤'}{SPACE}{percent(known[0])}"

@@ -140,7 +140,7 @@ def _recipes(result: r.Result, facts: Sequence[r.Fact]) -> list[_Recipe]:
             if (drawing := plots.dot_plot(f"dots-{number}-{index}", result, metric, samples_of(facts, metric)))
         ]
         phases = [
-            _phases(f"phases-{number}-{index}", one)
+            _phases(f"phases-{number}-{index}", result, one)
             for index, one in enumerate(result.decomposition)
             if one.recipe == name
         ]
@@ -154,19 +154,20 @@ def _caption(metric: r.Metric, result: r.Result) -> str:
     return f"{words.label(metric, result)} of every launch, {arrow}: {words.verdict_of(metric, result)}"
 
 
-def _phases(name: str, one: r.Decomposition) -> _Phases:
+def _phases(name: str, result: r.Result, one: r.Decomposition) -> _Phases:
+    phases = plots.phases_of(result, one)
+    lengths = {phase.name: numbers.pair_of_amounts(phase.base, phase.head) for phase in phases}
     parts = tuple(
         (
-            part.phase,
-            numbers.amount(part.base_ms),
-            numbers.amount(part.head_ms),
+            words.PHASES.get(part.phase, part.phase),
+            *lengths.get(words.PHASES.get(part.phase, part.phase), (numbers.NOTHING, numbers.NOTHING)),
             _points(part.slowdown),
             f"{_points(part.low)} … {_points(part.high)}" if part.low is not None and part.high is not None else "",
         )
         for part in one.parts[:20]
     )
     total = ("together", "", "", _points(one.total), "")
-    return _Phases(one.sentence, plots.phase_bars(name, one), (*parts, total))
+    return _Phases(one.sentence, plots.phase_bars(name, one.recipe, phases), (*parts, total))
 
 
 def _points(slowdown: float | None) -> str:

@@ -179,14 +179,51 @@ def _interval_row(
 # ------------------------------------------------------------------------------------------------ phases
 
 
-def phase_bars(name: str, part: r.Decomposition) -> Markup | None:
+@dataclass(frozen=True)
+class Phase:
+    """How long one phase of a cycle takes on each side, ms."""
+
+    name: str
+    base: float
+    head: float
+
+    def on(self, side: str) -> float:
+        return self.base if side == "base" else self.head
+
+
+def phases_of(result: r.Result, loss: r.Decomposition) -> list[Phase]:
+    """The phases of one cycle in the order in which they run; the rest is what the whole cycle leaves."""
+    found = [
+        Phase(words.PHASES.get(part.phase, part.phase), _length(part.base_ms), _length(part.head_ms))
+        for part in sorted(loss.parts, key=_place_in_cycle)
+        if _is_length(part.base_ms) and _is_length(part.head_ms) and part.phase != "accept_length"
+    ][:12]
+    cycles = (one for one in result.metrics if (one.recipe, one.concurrency) == (loss.recipe, loss.concurrency))
+    cycle = next((one for one in cycles if one.metric == "cycle_ms"), None)
+    told = any(phase.name == "rest" for phase in found)
+    if found and not told and cycle and _is_length(cycle.base) and _is_length(cycle.head):
+        left = [_length(value) - math.fsum(phase.on(side) for phase in found) for side, value in _both(cycle)]
+        if min(left) > 0:
+            found.append(Phase("rest", *left))
+    return found
+
+
+def _both(metric: r.Metric) -> tuple[tuple[str, float | None], tuple[str, float | None]]:
+    return ("base", metric.base), ("head", metric.head)
+
+
+def _place_in_cycle(part: r.Part) -> int:
+    order = list(words.PHASES)
+    return order.index(part.phase) if part.phase in order else len(order)
+
+
+def phase_bars(name: str, recipe: str, phases: Sequence[Phase]) -> Markup | None:
     """One cycle of base and of head, cut into phases, on one scale of milliseconds."""
-    phases = [one for one in part.parts if _is_length(one.base_ms) or _is_length(one.head_ms)][:12]
-    totals = [math.fsum(_length(one, side) for one in phases) for side in ("base", "head")]
+    totals = [math.fsum(phase.on(side) for phase in phases) for side in ("base", "head")]
     if not phases or max(totals) <= 0:
         return None
-    told = "; ".join(f"{one.phase} {numbers.amount(one.base_ms)} → {numbers.amount(one.head_ms)} ms" for one in phases)
-    drawing = Drawing(name, WIDTH, 140, f"{part.recipe}: one cycle in ms, base and head", told)
+    told = "; ".join(f"{one.name} {numbers.amount(one.base)} → {numbers.amount(one.head)} ms" for one in phases)
+    drawing = Drawing(name, WIDTH, 140, f"{recipe}: one step in ms, base and head", told)
     scale = Scale(0, max(totals), LEFT, WIDTH - RIGHT - 60)
     axis(drawing, scale, 8, 88, lambda value: f"{value:g}")
     drawing.text(WIDTH - 8, 104, "ms", "tick", "end")
@@ -195,32 +232,30 @@ def phase_bars(name: str, part: r.Decomposition) -> Markup | None:
         drawing.text(8, y + 19, side, f"{side}-text")
         place = 0.0
         for index, phase in enumerate(phases):
-            length = _length(phase, side)
-            _segment(
-                drawing, scale, place, length, y, index, f"{side}: {phase.phase} {numbers.amount(length)} ms", phase
-            )
-            place += length
+            _segment(drawing, (scale(place), scale(place + phase.on(side))), y, index, phase, side)
+            place += phase.on(side)
         drawing.text(scale(total) + 6, y + 19, numbers.amount(total), "value")
     _phase_key(drawing, phases, 132)
     return drawing.markup()
 
 
-def _phase_key(drawing: Drawing, phases: Sequence[r.Part], y: float) -> None:
+def _phase_key(drawing: Drawing, phases: Sequence[Phase], y: float) -> None:
     x = LEFT
     for index, phase in enumerate(phases):
         drawing.box(x, y - 10, 11, 11, f"phase phase-{index % 6}")
-        drawing.text(x + 16, y, phase.phase, "tick")
-        x += 34 + 6.4 * len(phase.phase)
+        drawing.text(x + 16, y, phase.name, "tick")
+        x += 34 + 6.4 * len(phase.name)
 
 
-def _segment(
-    drawing: Drawing, scale: Scale, place: float, length: float, y: float, index: int, tip: str, phase: r.Part
-) -> None:
-    width = scale(place + length) - scale(place)
-    drawing.box(scale(place), y, width, 30, f"phase phase-{index % 6}", tip)
-    for label in (f"{phase.phase} {numbers.amount(length, 1)}", phase.phase):
-        if width > 7.2 * len(label) + 8:
-            drawing.text(scale(place) + width / 2, y + 19, label, f"phase-text phase-text-{index % 6}", "middle")
+def _segment(drawing: Drawing, ends: tuple[float, float], y: float, index: int, phase: Phase, side: str) -> None:
+    start, end = ends
+    length = phase.on(side)
+    drawing.box(
+        start, y, end - start, 30, f"phase phase-{index % 6}", f"{side}: {phase.name} {numbers.amount(length)} ms"
+    )
+    for label in (f"{phase.name} {numbers.amount(length, 1)}", phase.name):
+        if end - start > 7.2 * len(label) + 8:
+            drawing.text((start + end) / 2, y + 19, label, "phase-text", "middle")
             return
 
 
@@ -228,8 +263,7 @@ def _is_length(value: float | None) -> bool:
     return value is not None and math.isfinite(value) and 0 <= value < numbers.HIGHEST
 
 
-def _length(part: r.Part, side: str) -> float:
-    value = part.base_ms if side == "base" else part.head_ms
+def _length(value: float | None) -> float:
     return value if value is not None and _is_length(value) else 0.0
 
 

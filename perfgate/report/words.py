@@ -22,6 +22,16 @@ LABELS = {
     "draft_extend_ms": "draft-extend ms",
     "accept_length": "accept length",
 }
+PHASES = {
+    "draft_ms": "draft",
+    "verify_ms": "verify",
+    "draft_extend_ms": "draft-extend",
+    "decode_ms": "decode",
+    "rest": "rest",
+    "accept_length": "accept length",
+}
+"""Parts of a loss, in the order in which a cycle runs through them; acceptance is none of the cycle."""
+
 READING_ORDER = (
     "tok_s",
     "verify_ms",
@@ -112,35 +122,35 @@ def label(metric: Metric, result: Result) -> str:
 
 
 GATED_VERDICTS = {
-    MetricVerdict.REGRESSION: "❌ regression",
-    MetricVerdict.INCONCLUSIVE: "⚠️ inconclusive",
-    MetricVerdict.CONTINUE: "⚠️ not decided",
-    MetricVerdict.ABSENT: "– not measured",
+    MetricVerdict.REGRESSION: "❌\u00a0regression",
+    MetricVerdict.INCONCLUSIVE: "⚠️\u00a0inconclusive",
+    MetricVerdict.CONTINUE: "⚠️\u00a0not decided",
+    MetricVerdict.ABSENT: "–\u00a0not measured",
 }
 GATED_PASSES = {
-    Effect.FASTER: "✅ faster",
-    Effect.SAME: "✅ no loss",
-    Effect.SLOWER_WITHIN_BUDGET: "✅ slower, within budget",
+    Effect.FASTER: "✅\u00a0faster",
+    Effect.SAME: "✅\u00a0no loss",
+    Effect.SLOWER_WITHIN_BUDGET: "✅\u00a0slower, within budget",
 }
 SHOWN_EFFECTS = {
-    Effect.FASTER: "▲ faster",
-    Effect.SAME: "= same",
-    Effect.SLOWER_WITHIN_BUDGET: "▽ slower, within budget",
-    Effect.SLOWER: "▼ slower",
-    Effect.UNKNOWN: "? not known",
+    Effect.FASTER: "▲\u00a0faster",
+    Effect.SAME: "=\u00a0same",
+    Effect.SLOWER_WITHIN_BUDGET: "▽\u00a0slower, within budget",
+    Effect.SLOWER: "▼\u00a0slower",
+    Effect.UNKNOWN: "?\u00a0not known",
 }
 
 
 def verdict_of(metric: Metric, result: Result) -> str:
     """The verdict of one metric, a shape and words. What is not gated has an effect and no verdict."""
     if result.verdict in (Verdict.ENVIRONMENT, Verdict.BUILD_FAILED, Verdict.SKIPPED):
-        return "– not judged"
+        return "–\u00a0not judged"
     if metric.base is None and metric.verdict is not MetricVerdict.CONTINUE:
         return GATED_VERDICTS[MetricVerdict.ABSENT]
     if not metric.gated:
         return SHOWN_EFFECTS[metric.effect]
     if metric.verdict is MetricVerdict.PASS:
-        return GATED_PASSES.get(metric.effect, "✅ pass")
+        return GATED_PASSES.get(metric.effect, "✅\u00a0pass")
     return GATED_VERDICTS[metric.verdict]
 
 

@@ -1,4 +1,4 @@
-"""Golden files of what people read. PERFGATE_UPDATE_SNAPSHOTS=1 writes them anew; look at the diff before committing."""
+"""Golden files of what people read. PERFGATE_UPDATE_SNAPSHOTS=1 writes them anew: read the diff before committing."""
 
 from __future__ import annotations
 

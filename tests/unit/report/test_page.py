@@ -7,6 +7,7 @@ import hashlib
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from perfgate import records as r
 from perfgate.report.comment import Links
 from perfgate.report.page import render_page, samples_of, sources_of
-from perfgate.report.plots import dot_plot, pairs_of, phase_bars, spans_of, timeline
+from perfgate.report.plots import dot_plot, pairs_of, phase_bars, phases_of, spans_of, timeline
 from perfgate.report.svg import ticks
 from tests.unit.report import results
 from tests.unit.report.hostile import RESULTS, TEXT
@@ -86,7 +87,7 @@ def test_the_page_of_the_story() -> None:
     html = render_page(results.story(), results.story_facts(), links=LINKS)
     check("page-story.html", html)
     seen = assert_harmless(html)
-    assert len([tag for tag, _ in seen.elements if tag == "svg"]) == 6  # four metrics, phases, timeline
+    assert len([tag for tag, _ in seen.elements if tag == "svg"]) == 7  # four metrics, phases of each recipe, timeline
     assert len(html) < 120_000
 
 
@@ -109,7 +110,7 @@ def test_drawings_can_be_read_without_seeing_them() -> None:
         assert set(attributes["aria-labelledby"].split()) <= set(ids)
     headings = [int(tag[1]) for tag, _ in seen.elements if re.fullmatch(r"h[1-6]", tag)]
     assert headings[0] == 1
-    assert all(below <= above + 1 for above, below in zip(headings, headings[1:], strict=False))
+    assert all(below <= above + 1 for above, below in pairwise(headings))
     assert all(attributes.get("scope") for tag, attributes in seen.elements if tag == "th")
 
 
@@ -144,7 +145,7 @@ def test_a_plot_shows_each_launch_the_interval_and_the_budget() -> None:
     assert drawn.count('class="base-mark"') == drawn.count('class="head-mark"') == 2
     assert drawn.count('class="budget"') == drawn.count('class="interval"') == 1
     assert "eagle3/p02/head/a1: 60.45, measured first" in drawn
-    assert "95 % interval: −37.2 … −34.8" in drawn
+    assert "95 % interval: −37.2\u00a0…\u00a0−34.8" in drawn
 
 
 def test_a_plot_leaves_out_what_did_not_count() -> None:
@@ -159,13 +160,24 @@ def test_a_plot_leaves_out_what_did_not_count() -> None:
     assert dot_plot("x", result, replace(metric, base=None)) is None
 
 
-def test_phases_are_on_one_scale() -> None:
-    drawn = str(phase_bars("x", results.story().decomposition[0]))
+def test_phases_are_on_one_scale_and_the_rest_is_what_the_cycle_leaves() -> None:
+    result = results.story()
+    phases = phases_of(result, result.decomposition[1])
+    assert [phase.name for phase in phases] == ["draft", "verify", "draft-extend", "rest"]
+    cycle = next(one for one in result.metrics if (one.recipe, one.metric) == ("eagle3", "cycle_ms"))
+    assert sum(phase.base for phase in phases) == pytest.approx(cycle.base)
+    assert sum(phase.head for phase in phases) == pytest.approx(cycle.head)
+    drawn = str(phase_bars("x", "eagle3", phases))
     assert "base: verify 18.99 ms" in drawn
     assert "head: verify 28.95 ms" in drawn
     assert drawn.index("23.39") < drawn.index("36.23")
-    nothing = replace(results.story().decomposition[0], parts=())
-    assert phase_bars("x", nothing) is None
+    assert phase_bars("x", "eagle3", []) is None
+    without_cycle = replace(result, metrics=())
+    assert [phase.name for phase in phases_of(without_cycle, result.decomposition[1])] == [
+        "draft",
+        "verify",
+        "draft-extend",
+    ]
 
 
 def test_the_timeline_follows_the_facts() -> None:
@@ -173,7 +185,7 @@ def test_the_timeline_follows_the_facts() -> None:
     lanes = list(dict.fromkeys(span.lane for span in spans))
     assert lanes == ["build", "baseline base", "baseline head", "eagle3 base", "eagle3 head", "canary"]
     launches = sorted((span for span in spans if " " in span.lane), key=lambda span: span.begin)
-    assert all(first.end <= second.begin + 1e-6 for first, second in zip(launches, launches[1:], strict=False))
+    assert all(first.end <= second.begin + 1e-6 for first, second in pairwise(launches))
     assert timeline("x", ()) is None
 
 
