@@ -25,6 +25,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from perfgate.build import BuiltSide
 from perfgate.build.failures import BuildFailed, Failure, Refused, box_failure, explain, side_failure
 from perfgate.build.keys import Inputs, key_beside, this_platform, wheel_names
@@ -48,6 +50,9 @@ from perfgate.source.repository import Repository, Worktree
 ENVIRONMENT_GB = 15.0
 KERNEL_GB = 25.0
 """What a build needs on the disk while it runs, rounded up generously."""
+
+CACHE_SHARE = 0.25
+"""Of the size limit, for each package or compiler cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +90,8 @@ class Builder:
 
     def _inputs(self, commit: Commit) -> Inputs:
         pins = self._pins(commit)
+        for text in (*self.rules.extra, *([self.rules.nccl] if self.rules.nccl else [])):
+            _check_requirement(text)
         return Inputs(
             requirements=pins.requirements,
             requires_python=pins.requires_python,
@@ -126,7 +133,8 @@ class Builder:
 
     @property
     def _tool_path(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.box.tools.values()))
+        cuda = Path(self._given.get("CUDA_HOME", "/usr/local/cuda")) / "bin"
+        return tuple(dict.fromkeys([*self.box.tools.values(), *([str(cuda)] if cuda.is_dir() else [])]))
 
     @cached_property
     def _toolchain(self) -> Toolchain | None:
@@ -150,6 +158,9 @@ class Builder:
         resolutions = self.store.folder("resolutions")
 
         def make(place: Path, held: Hold) -> Mapping[str, Any]:
+            for cache in ("uv", "ccache"):
+                self.store.cap("caches", cache, CACHE_SHARE)
+            self.store.evict()
             self.store.make_room(self._room())
             making = Making(
                 place=place,
@@ -217,6 +228,14 @@ class Builder:
             cached=made.cached and tree.cached,
             log=log if log.exists() else None,
         )
+
+
+def _check_requirement(text: str) -> None:
+    try:
+        Requirement(text)
+    except InvalidRequirement as error:
+        remedy = "mend build.extra or build.nccl in perfgate.yml"
+        raise Refused(box_failure(f"not a requirement: {text!r}", remedy)) from error
 
 
 def _failure(error: Exception) -> Failure:

@@ -68,7 +68,7 @@ def ask(python: Path, path_entries: Sequence[Path], cwd: Path, readable: Sequenc
         "PYTHONDONTWRITEBYTECODE": "1",
         "LANG": "C.UTF-8",
     }
-    argv = [str(python), "-P", "-c", _ASK, *DISTRIBUTIONS]
+    argv = [str(python), "-c", _ASK, *DISTRIBUTIONS]
     return Step(
         what="where sglang is imported from",
         argv=argv,

@@ -14,6 +14,7 @@ stays; models are not in here.
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -76,6 +77,14 @@ def require_free(path: Path, gb: float) -> None:
         )
 
 
+def _size(path: Path) -> int:
+    """Bytes on the disk: what was written down when an entry was finished, else counted."""
+    try:
+        return int(json.loads(companion(path, "json").read_bytes())["bytes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return Manifest.of(path).size
+
+
 @dataclass
 class Store:
     """The state directory. What is held through it stays until the store is closed."""
@@ -129,7 +138,7 @@ class Store:
     def evict(self, need_free_gb: float = 0.0) -> Eviction:
         """Removes what was used least recently until the size limit holds and `need_free_gb` are free on the disk."""
         self._sweep()
-        sizes = {path: Manifest.of(path).size for _, path in self.entries()}
+        sizes = {path: _size(path) for _, path in self.entries()}
         left = sum(sizes.values())
         removed: list[Removed] = []
         in_use = 0
@@ -151,6 +160,12 @@ class Store:
         eviction = self.evict(need) if self._free() < need * GB else Eviction()
         require_free(self.root, need)
         return eviction
+
+    def cap(self, kind: str, name: str, share: float) -> None:
+        """Begins a cache anew once it has its share of the limit: always in use, it would outlive all the rest."""
+        path = self.entry(kind, name)
+        if path.is_dir() and _size(path) > share * self.limits.max_gb * GB:
+            self._remove(path)
 
     def _free(self) -> int:
         return shutil.disk_usage(self.root).free

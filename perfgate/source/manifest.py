@@ -1,7 +1,7 @@
 """What a folder holds, cheaply: enough to see that somebody changed it, without reading it.
 
-One line a file, folder or link: kind and mode, size, inode, times of the last change of content and of the inode (the
-latter cannot be set by a program), name, and where a link points. Half a second for an environment of 50,000 files.
+One line a file, folder or link: name, kind and mode, size, times of the last change of content and of anything at all
+(the latter no program can set), and where a link points. Half a second for an environment of 50,000 files.
 The price: a folder that was copied, restored or chown-ed counts as changed, and is made again.
 """
 
@@ -59,7 +59,7 @@ def walk(root: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
 def _line(path: bytes, name: bytes, about: os.stat_result) -> bytes:
     link = os.readlink(path) if stat.S_ISLNK(about.st_mode) else b""
     size = about.st_size if stat.S_ISREG(about.st_mode) else 0
-    numbers = f"{about.st_mode:o} {size} {about.st_ino} {about.st_mtime_ns} {about.st_ctime_ns}"
+    numbers = f"{about.st_mode:o} {size} {about.st_mtime_ns} {about.st_ctime_ns}"
     return b"%s\t%s\t%s\n" % (_escaped(name), numbers.encode(), _escaped(link))
 
 

@@ -222,6 +222,13 @@ def test_a_pyproject_that_cannot_be_used_is_the_sides(lab: Lab, store: Store, bo
     assert _left_of_environments(store) == []
 
 
+def test_a_requirement_of_perfgate_yml_that_is_none_is_not_the_sides(lab: Lab, store: Store) -> None:
+    for rules in ({"extra": ["-r /etc/passwd"]}, {"nccl": "nccl ==== 2"}):
+        failed = _failure(lab.builder(store, rules), "HEAD")
+        assert failed.failure.blame is Blame.BOX
+        assert "perfgate.yml" in str(failed)
+
+
 def test_a_python_that_is_not_there_is_the_boxs(lab: Lab, store: Store) -> None:
     failed = _failure(lab.builder(store, {"python": "3.6"}), lab.commit("tiny"))
     assert failed.failure.blame is Blame.BOX

@@ -98,6 +98,17 @@ def _making(place: Path, _: Hold) -> dict[str, str]:
     return {"a": "b"}
 
 
+def test_a_cache_that_is_always_in_use_has_a_share_of_its_own(tmp_path: Path) -> None:
+    with _store(tmp_path) as store:
+        _fill(store, "caches", "uv", MB, 1.0)
+    small = _store(tmp_path, max_gb=0.002)
+    small.cap("caches", "uv", 0.9)
+    assert _left(small) == ["uv"]
+    small.cap("caches", "uv", 0.25)
+    assert _left(small) == []
+    small.cap("caches", "uv", 0.25)
+
+
 def test_a_full_disk_is_told_before_anything_begins(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(100 * GB, 97 * GB, 3 * GB))
     with pytest.raises(NoSpace) as error:
