@@ -58,6 +58,7 @@ def render_page(result: r.Result, facts: Sequence[r.Fact] = (), *, links: Links 
             beside=[one for one in (words.ungated_losses(result), words.outputs_sentence(result)) if one],
             stand_ins=words.stand_ins(result),
             lines=[visible(line, 400, keep_spaces=True) for line in words.failure_lines(result)][-80:],
+            notices=words.notices(result),
             timeline=plots.timeline("timeline", facts),
             builds=[fact for fact in facts if isinstance(fact, r.Build)],
             reproduce=reproduce(result),

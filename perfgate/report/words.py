@@ -92,10 +92,12 @@ def headline(result: Result) -> Headline:
         return _failed(result.failed_side, "does not serve", "measuring failed")
     return {
         Verdict.PASS: Headline("✅", _pass(result), NOBODY, False),
-        Verdict.SKIPPED: Headline("⏭️", "skipped, nothing to measure", NOBODY, False),
+        Verdict.SKIPPED: Headline("⚪", "skipped, nothing to measure", NOBODY, False),
         Verdict.REGRESSION: Headline("❌", "regression, head is slower", AUTHOR, True),
-        Verdict.INCONCLUSIVE: Headline("⚠️", "inconclusive, neither a loss nor its absence is proven", MAINTAINER, True),
-        Verdict.ENVIRONMENT: Headline("🔧", "environment, this says nothing about the change", OWNER, True),
+        Verdict.INCONCLUSIVE: Headline(
+            "❔", "inconclusive, neither a loss nor its absence is proven", MAINTAINER, True
+        ),
+        Verdict.ENVIRONMENT: Headline("⚠️", "environment, this says nothing about the change", OWNER, True),
     }[result.verdict]
 
 
@@ -103,8 +105,8 @@ def _failed(side: Side | None, head_fails: str, nobodys_fault: str) -> Headline:
     if side is Side.HEAD:
         return Headline("❌", f"head {head_fails}", AUTHOR, True)
     if side is Side.BASE:
-        return Headline("🔧", f"base {head_fails}, this change is not to blame", MAINTAINER, True)
-    return Headline("🔧", f"{nobodys_fault}, this says nothing about the change", OWNER, True)
+        return Headline("🧱", f"base {head_fails}, this change is not to blame", MAINTAINER, True)
+    return Headline("🧱", f"{nobodys_fault}, this says nothing about the change", OWNER, True)
 
 
 def _pass(result: Result) -> str:
@@ -123,8 +125,8 @@ def label(metric: Metric, result: Result) -> str:
 
 GATED_VERDICTS = {
     MetricVerdict.REGRESSION: "❌\u00a0regression",
-    MetricVerdict.INCONCLUSIVE: "⚠️\u00a0inconclusive",
-    MetricVerdict.CONTINUE: "⚠️\u00a0not decided",
+    MetricVerdict.INCONCLUSIVE: "❔\u00a0inconclusive",
+    MetricVerdict.CONTINUE: "❔\u00a0not decided",
     MetricVerdict.ABSENT: "–\u00a0not measured",
 }
 GATED_PASSES = {
@@ -286,18 +288,34 @@ def outputs_sentence(result: Result) -> str | None:
     return "Head answers some prompts with other tokens than base, at temperature 0."
 
 
-def failure_lines(result: Result) -> tuple[str, ...]:
-    """The last lines of what failed; a stranger's text."""
-    for notice in result.warnings:
-        lines = notice.data.get("lines")
-        if isinstance(lines, Sequence) and not isinstance(lines, str) and lines:
-            return tuple(str(line) for line in lines)
+def failure(result: Result) -> Notice | None:
+    """The first notice that brings the last lines of a log."""
+    return next((notice for notice in result.warnings if lines_of(notice)), None)
+
+
+def lines_of(notice: Notice) -> tuple[str, ...]:
+    """Lines of a log; a stranger's text."""
+    lines = notice.data.get("lines")
+    if isinstance(lines, Sequence) and not isinstance(lines, str):
+        return tuple(str(line) for line in lines)
     return ()
 
 
+def failure_lines(result: Result) -> tuple[str, ...]:
+    """The last lines of what failed; a stranger's text."""
+    found = failure(result)
+    return lines_of(found) if found else ()
+
+
 def notices(result: Result) -> list[Notice]:
-    """Warnings first, what was fixed from the start last. What a stand-in sentence says already is not said twice."""
-    told = [notice for notice in result.warnings if notice.code != "metric_absent" or not stand_ins(result)]
+    """Warnings first, what was fixed from the start last. What is said elsewhere already is not said twice."""
+    stood_in = bool(stand_ins(result))
+
+    def is_said(notice: Notice) -> bool:
+        repeats = bool(lines_of(notice)) and notice.text.rstrip(".") in result.reason
+        return repeats or (notice.code == "metric_absent" and stood_in)
+
+    told = [notice for notice in result.warnings if not is_said(notice)]
     return sorted(told, key=lambda notice: notice.code == "condition")
 
 

@@ -301,7 +301,11 @@ def build_failed(side: r.Side | None = r.Side.HEAD) -> r.Result:
         environment=r.Environment(),
         canary=(),
         warnings=(
-            r.Notice(code="build_lines", text="The build's log is logs/build-head.log.", data={"lines": LOG_LINES}),
+            r.Notice(
+                code="build_log",
+                text="uv pip install ended with 1: SyntaxError: invalid syntax (eagle_worker.py, line 412)",
+                data={"lines": LOG_LINES},
+            ),
         ),
         cost=r.Cost(launches=0, gpu_minutes=0.0, wall_s=71.0),
     )

@@ -37,18 +37,18 @@ HEADLINES = {
     "pass": "✅ perfgate: pass, no loss found – nobody has to act",
     "faster": "✅ perfgate: pass, head is faster – nobody has to act",
     "within_budget": "✅ perfgate: pass, slower within the budget – nobody has to act",
-    "inconclusive": "⚠️ perfgate: inconclusive, neither a loss nor its absence is proven – a maintainer has to act",
-    "environment": "🔧 perfgate: environment, this says nothing about the change"
+    "inconclusive": "❔ perfgate: inconclusive, neither a loss nor its absence is proven – a maintainer has to act",
+    "environment": "⚠️ perfgate: environment, this says nothing about the change"
     " – the box's owner has to act, not the author",
     "build_failed_head": "❌ perfgate: head does not build – the author has to act",
-    "build_failed_base": "🔧 perfgate: base does not build, this change is not to blame – a maintainer has to act",
-    "build_failed_box": "🔧 perfgate: the build failed on the box, this says nothing about the change"
+    "build_failed_base": "🧱 perfgate: base does not build, this change is not to blame – a maintainer has to act",
+    "build_failed_box": "🧱 perfgate: the build failed on the box, this says nothing about the change"
     " – the box's owner has to act, not the author",
     "bench_failed_head": "❌ perfgate: head does not serve – the author has to act",
-    "bench_failed_base": "🔧 perfgate: base does not serve, this change is not to blame – a maintainer has to act",
-    "bench_failed_box": "🔧 perfgate: measuring failed, this says nothing about the change"
+    "bench_failed_base": "🧱 perfgate: base does not serve, this change is not to blame – a maintainer has to act",
+    "bench_failed_box": "🧱 perfgate: measuring failed, this says nothing about the change"
     " – the box's owner has to act, not the author",
-    "skipped": "⏭️ perfgate: skipped, nothing to measure – nobody has to act",
+    "skipped": "⚪ perfgate: skipped, nothing to measure – nobody has to act",
 }
 
 
