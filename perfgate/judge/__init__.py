@@ -1,10 +1,32 @@
 """The judge: did head make serving slower, by how much, and how sure are we?
 
-The unit of replication is the launch. Samples within a launch agree far better than launches do, so they are
-never pooled: a launch is one number, a base and a head launch next to each other are one pair, and only the
-differences of pairs are counted.
+What it believes:
+
+- **The unit of replication is the launch.** Samples within a launch agree to a few per mille while launches of the
+  same build differ by per cents, so samples are never pooled across launches. A launch is one number, a base and a
+  head launch next to each other are one pair, and only the differences of pairs are counted.
+- **There are three answers, and "not known" is one of them.** A commit is slower, or its slowdown is below the budget,
+  or more pairs are needed; a verdict without proof is not given in either direction.
+- **Launches are minutes of eight GPUs.** The judge looks after each pair and stops as soon as it is sure. What repeated
+  looks do to its errors is simulated (docs/judge.md), never assumed.
+- **Noise has a memory.** The box's ledger says how much pairs differ that should not; where it is silent or wrong the
+  judge notices and takes more pairs.
+- **Odd pairs have explanations, and explanations have prices.** A bad launch, a drifting box, a noise that has
+  changed: each is allowed, each costs, and a verdict stands only if it survives the cheapest way to explain it away.
+- **Numbers carry their doubts.** A decision holds an interval, what could have been detected, and its warnings as data.
+
+    judge = Judge(Policy(budget=0.03), Prior(sd=0.01, df=10), better="higher")
+    decision = judge.add(base=[88.1, 88.4], head=[82.7, 82.9], first="base")
+    decision.state, decision.slowdown, decision.low, decision.high
+
+Slowdowns are differences of logarithms, + = head is slower. Everything is a pure function of small immutable values,
+standard library only. `combine` is the gate's verdict; `decompose` says which phase a loss comes from; `power` what
+can be detected at which cost. `evidence`, `result` and `tellings` tie this to the records of a run.
 """
 
+from perfgate.judge.decompose import Reading, Share, Split, Where, decompose, read_recipes
+from perfgate.judge.noise import learn
+from perfgate.judge.power import PowerRow, detected_from, expected_pairs, power
 from perfgate.judge.sequential import Judge, decide, replay
 from perfgate.judge.values import (
     Better,
@@ -47,14 +69,25 @@ __all__ = [
     "JudgeInputError",
     "Pair",
     "Policy",
+    "PowerRow",
     "Prior",
     "Progress",
+    "Reading",
+    "Share",
+    "Split",
     "State",
     "Step",
     "Warning",
+    "Where",
     "combine",
     "decide",
+    "decompose",
     "describe",
+    "detected_from",
+    "expected_pairs",
+    "learn",
     "next_step",
+    "power",
+    "read_recipes",
     "replay",
 ]

@@ -31,6 +31,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
 
 from perfgate.judge.noise import Guess, Noise
 
@@ -50,8 +52,7 @@ class Difference:
     order: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(NamedTuple):
     """One explanation: best at `centre`; elsewhere dearer by weight·ln(1 + information·(θ−centre)²/spread)."""
 
     cost: float
@@ -59,8 +60,8 @@ class Explanation:
     information: float
     spread: float
     weight: float
-    good: tuple[int, ...]  # numbers of the good pairs, from 0 in the order in which they were measured
-    surprising: bool  # not by the first guess of the noise
+    start: int  # the good pairs are start to stop in sorted order
+    stop: int
 
     @property
     def standard_error(self) -> float:
@@ -86,6 +87,12 @@ class Evidence:
     noise: Noise
     explanations: tuple[Explanation, ...]
     best: Explanation
+    sorted_numbers: tuple[int, ...]
+
+    @property
+    def good(self) -> tuple[int, ...]:
+        """Numbers of the pairs that the best explanation calls good, from 0 in the order of measurement."""
+        return self.sorted_numbers[self.best.start : self.best.stop]
 
     def against_at_most(self, edge: float) -> float:
         """Nats against "the slowdown is at most `edge`"."""
@@ -125,45 +132,40 @@ class Evidence:
         return low, high
 
     def _cost_of_all_bad(self, slowdown: float) -> float:
-        first = self.noise.guesses[0]
-        return first.cost + sum(
-            _cost_of_bad(difference.slowdown - slowdown, first, self.noise) for difference in self.differences
-        )
+        guess, noise = self.noise.guesses[0], self.noise
+        far = sum(_cost_of_far(pair.slowdown - slowdown, noise.far) for pair in self.differences)
+        return guess.cost + len(self.differences) * _cost_of_bad(guess, noise) + far
 
 
 def explain(differences: Sequence[Difference], noise: Noise) -> Evidence:
     """All explanations of these pairs (at least one)."""
-    explanations = tuple(_explanations(differences, noise))
-    best = min(explanations, key=lambda explanation: explanation.cost)
-    return Evidence(tuple(differences), noise, explanations, best)
+    numbers = sorted(range(len(differences)), key=lambda n: (differences[n].slowdown, differences[n].order))
+    explanations = tuple(_explanations([differences[number] for number in numbers], noise))
+    best = min(explanations, key=attrgetter("cost"))
+    return Evidence(tuple(differences), noise, explanations, best, tuple(numbers))
 
 
-def _explanations(differences: Sequence[Difference], noise: Noise) -> Iterator[Explanation]:
-    k = len(differences)
-    numbers = sorted(range(k), key=lambda number: (differences[number].slowdown, differences[number].order))
-    ordered = [differences[number] for number in numbers]
+def _explanations(ordered: Sequence[Difference], noise: Noise) -> Iterator[Explanation]:
+    k = len(ordered)
+    slowdowns = [pair.slowdown for pair in ordered]
+    guesses = [(guess, guess.df * guess.sd**2, _cost_of_bad(guess, noise)) for guess in noise.guesses]
     shortest = 1 if k <= ALL_WINDOWS_UP_TO else (k + 1) // 2
     for start in range(k):
         window = _Window()
         for stop in range(start + 1, k + 1):
             window.add(ordered[stop - 1])
-            if stop - start < shortest:
+            n = stop - start
+            if n < shortest:
                 continue
-            bad = ordered[:start] + ordered[stop:]
-            good = tuple(numbers[start:stop])
             for order, order_cost in window.orders():
                 information, centre, residual = window.fit(order)
-                for guess in noise.guesses:
-                    spread = guess.df * guess.sd**2 + residual
-                    weight = (guess.df + window.n) / 2
-                    cost = (
-                        guess.cost
-                        + order_cost
-                        + _normalisation(guess.df, guess.sd, window.n)
-                        + weight * math.log(spread)
-                        + sum(_cost_of_bad(pair.slowdown - centre, guess, noise) for pair in bad)
-                    )
-                    yield Explanation(cost, centre, information, spread, weight, good, guess is not noise.guesses[0])
+                shared = order_cost + _cost_of_far_ends(slowdowns, start, stop, centre, noise.far)
+                for guess, known, bad in guesses:
+                    weight = (guess.df + n) / 2
+                    spread = known + residual
+                    own = _normalisation(guess.df, guess.sd, n) + weight * math.log(spread)
+                    cost = guess.cost + shared + own + (k - n) * bad
+                    yield Explanation(cost, centre, information, spread, weight, start, stop)
 
 
 class _Window:
@@ -211,7 +213,26 @@ def _normalisation(df: float, sd: float, n: int) -> float:
     )
 
 
-def _cost_of_bad(distance: float, guess: Guess, noise: Noise) -> float:
-    cost = LOG_ROOT_2PI + math.log(guess.sd) + noise.bad_cost
-    beyond = abs(distance) / noise.far
-    return cost + 2 * math.log(beyond) if beyond > 1 else cost
+def _cost_of_bad(guess: Guess, noise: Noise) -> float:
+    """Of a pair that is bad, as near as bad pairs come."""
+    return LOG_ROOT_2PI + math.log(guess.sd) + noise.bad_cost
+
+
+def _cost_of_far(distance: float, far: float) -> float:
+    """On top for a bad pair that is farther off than bad pairs are known to be."""
+    beyond = abs(distance) / far
+    return 2 * math.log(beyond) if beyond > 1 else 0.0
+
+
+def _cost_of_far_ends(slowdowns: Sequence[float], start: int, stop: int, centre: float, far: float) -> float:
+    """The same for all bad pairs of a window; sorted, so only the ends can be far off."""
+    cost = 0.0
+    for slowdown in slowdowns[:start]:
+        if centre - slowdown <= far:
+            break
+        cost += _cost_of_far(centre - slowdown, far)
+    for slowdown in reversed(slowdowns[stop:]):
+        if slowdown - centre <= far:
+            break
+        cost += _cost_of_far(slowdown - centre, far)
+    return cost

@@ -17,7 +17,7 @@ MEDIAN_LOSES = 1.2533  # SD of a median against that of a mean, √(π/2), norma
 
 def drift_of(evidence: Evidence) -> Drift | None:
     """What being second in the pair costs, by the good pairs alone; None unless both orders were seen."""
-    good = [evidence.differences[number] for number in evidence.best.good]
+    good = [evidence.differences[number] for number in evidence.good]
     base_first = [pair.slowdown for pair in good if pair.order > 0]
     head_first = [pair.slowdown for pair in good if pair.order < 0]
     if not base_first or not head_first:
@@ -58,7 +58,7 @@ def _no_prior(prior: Prior | None) -> Iterator[Warning]:
 
 
 def _spread_above_prior(evidence: Evidence, prior: Prior | None) -> Iterator[Warning]:
-    good = [evidence.differences[number].slowdown for number in evidence.best.good]
+    good = [evidence.differences[number].slowdown for number in evidence.good]
     if prior is None or len(good) < 3:
         return
     mean = math.fsum(good) / len(good)
@@ -73,7 +73,7 @@ def _spread_above_prior(evidence: Evidence, prior: Prior | None) -> Iterator[War
 
 
 def _bad_pairs(evidence: Evidence) -> Iterator[Warning]:
-    good = set(evidence.best.good)
+    good = set(evidence.good)
     for number, difference in enumerate(evidence.differences):
         if number not in good:
             yield Warning(

@@ -61,10 +61,12 @@ class Disturbance:
 
     shift: how far the canary moved, as a size in log units; None for what no number excuses (another power
     limit, a variable given to one side only).
+    alone: False for what only excuses a loss: where none was found it does not count.
     """
 
     text: str
     shift: float | None = None
+    alone: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,9 @@ def _affordable(recipe: Progress, minutes_left: float | None) -> bool:
 
 def _excuses(disturbance: Disturbance, slower: Sequence[Gated]) -> bool:
     losses = [gated.decision.slowdown for gated in slower if gated.decision]
-    if disturbance.shift is None or not losses:
+    if not losses:
+        return disturbance.alone
+    if disturbance.shift is None:
         return True
     return abs(disturbance.shift) >= EXCUSE * max(losses)
 
