@@ -44,6 +44,7 @@ FILE_NAME = re.compile(r"probe-(\d{1,10})-\d{1,20}\.jsonl")
 MAX_FILES = 256
 MAX_ENTRIES = 4096  # of the directory looked at
 MAX_FILE_BYTES = 128 * 2**20
+MAX_BYTES = 2**30  # of all files together
 MAX_LINE_BYTES = 256 * 2**10
 MAX_CYCLES = 1_000_000  # of all processes together: 88 MB here
 MAX_LINES_OF_A_KIND = 64  # beside cycles
@@ -179,19 +180,28 @@ def read_probe(directory: Path, *, launch: str | None = None, now: float | None 
     limit = time.monotonic() if now is None else now
     dropped: Counter[str] = Counter()
     processes = []
-    room = MAX_CYCLES
+    room = _Room(limit, MAX_BYTES, MAX_CYCLES)
     for path in _files(directory, dropped):
-        process = _read_file(path, limit, room, dropped)
+        process = _read_file(path, room, dropped)
         if process is None:
             continue
         if launch is not None and process.launch != launch:
             dropped["of another launch"] += 1
             continue
-        room -= len(process.cycles)
+        room.cycles -= len(process.cycles)
         dropped.update(process.dropped)
         processes.append(process)
     processes.sort(key=lambda process: process.began)
     return ProbeReading(processes=tuple(processes), dropped=dict(dropped))
+
+
+@dataclass
+class _Room:
+    """What may still be read: cycles until a time, bytes and cycles in number."""
+
+    until: float
+    bytes: int
+    cycles: int
 
 
 def _files(directory: Path, dropped: Counter[str]) -> list[Path]:
@@ -211,29 +221,32 @@ def _files(directory: Path, dropped: Counter[str]) -> list[Path]:
     return sorted(found)[:MAX_FILES]
 
 
-def _read_file(path: Path, limit: float, room: int, dropped: Counter[str]) -> Process | None:
+def _read_file(path: Path, room: _Room, dropped: Counter[str]) -> Process | None:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         dropped["file cannot be opened"] += 1
         return None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
         os.close(handle)
         dropped["not a file"] += 1
         return None
     with open(handle, "rb") as file:  # noqa: PTH123 (a descriptor)
-        lines = _lines(file, dropped)
+        allowed = min(MAX_FILE_BYTES, room.bytes)
+        room.bytes -= min(status.st_size, allowed)
+        lines = _lines(file, allowed, dropped)
         head = next(lines, None)
         name = FILE_NAME.fullmatch(path.name)
-        if not isinstance(head, HeadLine) or name is None or int(name[1]) != head.pid or head.t > limit:
+        if not isinstance(head, HeadLine) or name is None or int(name[1]) != head.pid or head.t > room.until:
             dropped["file without a true head"] += 1
             return None
-        return _gather(head, lines, limit, room)
+        return _gather(head, lines, room)
 
 
-def _lines(file: BinaryIO, dropped: Counter[str]) -> Iterator[Line]:
-    """The lines that fit the schema. A last line without its end was torn by a kill and is no fault."""
-    left = MAX_FILE_BYTES
+def _lines(file: BinaryIO, left: int, dropped: Counter[str]) -> Iterator[Line]:
+    """The lines that fit the schema, of `left` bytes at most. A last line without its end was torn by a kill and is no
+    fault."""
     while left > 0 and (line := file.readline(min(MAX_LINE_BYTES, left))):
         left -= len(line)
         if not line.endswith(b"\n"):
@@ -247,7 +260,7 @@ def _lines(file: BinaryIO, dropped: Counter[str]) -> Iterator[Line]:
         except ValidationError as error:
             if error.errors(include_url=False, include_input=False)[0]["type"] != "union_tag_invalid":
                 dropped["line malformed"] += 1
-    if left <= 0:
+    if left <= 0 and file.read(1):
         dropped["file too long"] += 1
 
 
@@ -260,7 +273,7 @@ def _skip_line(file: BinaryIO, left: int) -> int:
     return skipped
 
 
-def _gather(head: HeadLine, lines: Iterator[Line], limit: float, room: int) -> Process:
+def _gather(head: HeadLine, lines: Iterator[Line], room: _Room) -> Process:
     process = Process(
         pid=head.pid,
         ppid=head.ppid,
@@ -270,14 +283,14 @@ def _gather(head: HeadLine, lines: Iterator[Line], limit: float, room: int) -> P
         argv=tuple(head.argv),
         title=head.title,
     )
-    possible = Possible(head.t, limit)
+    possible = Possible(head.t, room.until)
     others: Counter[str] = Counter()
     for line in lines:
         if isinstance(line, CycleLine):
             cycle = possible.cycle(line, process.clock)
             if cycle is None:
                 process.dropped["cycle impossible"] += 1
-            elif len(process.cycles) >= room:
+            elif len(process.cycles) >= room.cycles:
                 process.dropped["cycle over the limit"] += 1
             else:
                 process.cycles.add(cycle)

@@ -18,7 +18,7 @@ import shutil
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-DEFAULT_MAX_BYTES = 64 * 1024 * 1024  # of one process's file: about half a million cycles
+DEFAULT_MAX_BYTES = 64 * 1024 * 1024  # of one process's file: some 350,000 cycles
 
 
 def probe_path() -> Path:

@@ -155,6 +155,11 @@ def test_files_lines_and_cycles_are_bounded(tmp_path: Path, monkeypatch: pytest.
     assert reading.dropped["cycle over the limit"] > 0
     assert reading.dropped["file too long"] == 1
 
+    monkeypatch.setattr(probe_reading, "MAX_BYTES", 6000)
+    write(alone, {**HEAD, "pid": 8}, WORKER, *(cycle(n, 2 + n / 50) for n in range(100)), name="probe-8-1.jsonl")
+    first, second = read_probe(alone, now=NOW).processes
+    assert (len(first.cycles), len(second.cycles)) == (30, 0)
+
     notes = tmp_path / "notes"
     notes.mkdir()
     reading = read(notes, HEAD, *({"k": "note", "text": "x"} for _ in range(80)))
