@@ -128,7 +128,7 @@ def _check_belongs(result: Result, request: Request) -> None:
         request.repository.lower(),
         request.pr,
     )
-    if result.pr is not None and not ours:
+    if not ours:
         raise ArtifactError("of another pull request", where=RESULT_FILE, remedy=REMEDY)
 
 

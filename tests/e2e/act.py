@@ -1,0 +1,255 @@
+"""Runs workflows for real: `act` on this machine, against the stand-in for GitHub, with a caller in another repository.
+
+GitHub's own actions come from a registry that is not at hand; small ones of the same inputs stand in their place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfgate.github.init import Caller
+from tests.e2e.hub.repositories import git
+from tests.unit.github.workflows import ACTION, GATE, ROOT
+
+PERFGATE = "acme/perfgate"
+BIN = Path(sys.executable).parent
+PASSED = (
+    "PATH",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "UV_INDEX_URL",
+    "UV_DEFAULT_INDEX",
+    "PIP_INDEX_URL",
+)
+LABELS = ("ubuntu-latest", "self-hosted", "gpu8")
+
+CHECKOUT = """\
+name: checkout
+description: stands in for actions/checkout
+inputs: {repository: {}, ref: {}, path: {default: "."}, persist-credentials: {}}
+runs:
+  using: composite
+  steps:
+    - shell: bash
+      env: {REPOSITORY: "${{ inputs.repository }}", REF: "${{ inputs.ref }}", FOLDER: "${{ inputs.path }}"}
+      run: |
+        rm -rf "$FOLDER" && git init -q "$FOLDER"
+        git -C "$FOLDER" fetch -q --depth 1 "$GITHUB_SERVER_URL/$REPOSITORY.git" "$REF"
+        git -C "$FOLDER" checkout -q FETCH_HEAD
+"""
+SETUP_UV = """\
+name: setup-uv
+description: stands in for astral-sh/setup-uv
+inputs: {version: {}, enable-cache: {}, no-project: {}, github-token: {}}
+runs:
+  using: composite
+  steps:
+    - shell: bash
+      env: {VERSION: "${{ inputs.version }}"}
+      run: test "$("$E2E_UV/uv" --version | cut -d" " -f2)" = "$VERSION" && echo "$E2E_UV" >> "$GITHUB_PATH"
+"""
+UPLOAD = """\
+name: upload-artifact
+description: stands in for actions/upload-artifact
+inputs: {name: {}, path: {}, if-no-files-found: {}, overwrite: {}}
+runs:
+  using: composite
+  steps:
+    - shell: bash
+      env: {NAME: "${{ inputs.name }}", FILES: "${{ inputs.path }}"}
+      run: mkdir -p "$E2E_ARTIFACTS/$GITHUB_RUN_ID" && "$E2E_PYTHON" "$E2E_SHIMS/upload.py"
+"""
+UPLOAD_PY = """\
+import glob, os, pathlib, zipfile
+
+place = pathlib.Path(os.environ["E2E_ARTIFACTS"], os.environ["GITHUB_RUN_ID"], os.environ["NAME"] + ".zip")
+found = [path for line in os.environ["FILES"].split() for path in glob.glob(line)]
+if found:
+    with zipfile.ZipFile(place, "w") as archive:
+        for path in found:
+            archive.write(path, os.path.basename(path))
+"""
+DOWNLOAD = """\
+name: download-artifact
+description: stands in for actions/download-artifact
+inputs: {name: {}, path: {}, skip-decompress: {}}
+runs:
+  using: composite
+  steps:
+    - shell: bash
+      env: {NAME: "${{ inputs.name }}", FOLDER: "${{ inputs.path }}"}
+      run: mkdir -p "$FOLDER" && cp "$E2E_ARTIFACTS/$GITHUB_RUN_ID/$NAME.zip" "$FOLDER/"
+"""
+SHIMS = {"actions/checkout": CHECKOUT, "astral-sh/setup-uv": SETUP_UV, "actions/upload-artifact": UPLOAD}
+SHIMS["actions/download-artifact"] = DOWNLOAD
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A workflow run as act saw it."""
+
+    code: int
+    log: str
+    lines: tuple[Mapping[str, Any], ...]
+
+    def job(self, name: str) -> str:
+        """success, failure, or "" for a job that did not run."""
+        ended = [line for line in self.lines if line.get("jobID") == name and "jobResult" in line]
+        return str(ended[-1]["jobResult"]) if ended else ""
+
+
+@dataclass
+class Act:
+    """One machine that is GitHub's runner and the box at once."""
+
+    folder: Path
+    server: str  # address of the stand-in
+    api: str
+    caller: Path  # checkout of the repository that uses perfgate, at its default branch
+    actor: str = "alice"
+    extra: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def artifacts(self) -> Path:
+        return self.folder / "artifacts"
+
+    def start(self, event: str, payload: object, run: int, token: str, **environment: str) -> subprocess.Popen[str]:
+        """act on one event, in a session of its own. Give it to `finish`."""
+        for name in ("home", "artifacts"):
+            (self.folder / name).mkdir(exist_ok=True)
+        file = self.folder / f"event-{run}.json"
+        file.write_text(json.dumps(payload))
+        values = {
+            "GITHUB_API_URL": self.api,
+            "GITHUB_SERVER_URL": self.server,
+            "GITHUB_RUN_ID": str(run),
+            "E2E_UV": str(BIN),
+            "E2E_PYTHON": sys.executable,
+            "E2E_ARTIFACTS": str(self.artifacts),
+            "E2E_SHIMS": str(self.folder / "shims"),
+            "UV_CACHE_DIR": _uv_cache(),
+            "UV_PYTHON_DOWNLOADS": "never",
+            **self.extra,
+            **environment,
+        }
+        shims = [part for name, use in self._shims() for part in ("--local-repository", f"{use}={name}")]
+        command = [
+            *(str(BIN / "act"), event, "-W", ".github/workflows/perfgate.yml", "-e", str(file), "-a", self.actor),
+            *(part for label in LABELS for part in ("-P", f"{label}=-self-hosted")),
+            *("--no-cache-server", "--no-skip-checkout", "--json", "-s", f"GITHUB_TOKEN={token}"),
+            *(part for name, value in values.items() for part in ("--env", f"{name}={value}")),
+            *shims,
+        ]
+        own = {name: os.environ[name] for name in PASSED if name in os.environ}
+        return subprocess.Popen(
+            command,
+            cwd=self.caller,
+            env={**own, "HOME": str(self.folder / "home")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, event: str, payload: object, run: int, token: str, **environment: str) -> Ran:
+        return finish(self.start(event, payload, run, token, **environment))
+
+    def _shims(self) -> list[tuple[Path, str]]:
+        """Folder of each stand-in, and the pinned action it stands for."""
+        used = set(
+            re.findall(r"uses: ((?:actions|astral-sh)/[\w-]+@[0-9a-f]{40})", GATE.read_text() + ACTION.read_text())
+        )
+        made = []
+        for use in sorted(used):
+            folder = self.folder / "shims" / use.split("@")[0]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "action.yml").write_text(SHIMS[use.split("@")[0]])
+            made.append((folder, use))
+        (self.folder / "shims" / "upload.py").write_text(UPLOAD_PY)
+        return made
+
+
+def finish(process: subprocess.Popen[str], timeout_s: float = 240.0) -> Ran:
+    """Waits; whatever happens, nothing of it is left running."""
+    try:
+        log, _ = process.communicate(timeout=timeout_s)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return Ran(process.returncode, log, tuple(_json_lines(log)))
+
+
+def _json_lines(log: str) -> list[dict[str, Any]]:
+    lines = []
+    for line in log.splitlines():
+        try:
+            data = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(data, dict):
+            lines.append(data)
+    return lines
+
+
+def _uv_cache() -> str:
+    return subprocess.run([BIN / "uv", "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+# ------------------------------------------------------------------------------------------------ repositories
+
+
+PACE = (("between_requests_s: float = 0.25", "between_requests_s: float = 0.0"),)
+PACE += (("between_writes_s: float = 1.0", "between_writes_s: float = 0.0"),)
+
+
+def perfgate_repository(folder: Path, changes: Mapping[str, str] | None = None) -> tuple[Path, str]:
+    """A bare repository with perfgate as it is in this work tree, and its SHA. `changes`: files laid over it.
+
+    One thing always differs: it does not spare GitHub's rate between calls.
+    """
+    work = folder / "perfgate"
+    listed = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file() and not name.startswith(("tests/", "benchmarks/", "docs/")):
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, work / name)
+    for name, text in (changes or {}).items():
+        (work / name).write_text(text)
+    client = work / "perfgate/github/client.py"
+    for old, new in PACE:
+        assert old in client.read_text()
+        client.write_text(client.read_text().replace(old, new))
+    git(work, "init", "-q", "-b", "main")
+    git(work, "add", "-A")
+    git(work, "commit", "-q", "-m", "perfgate")
+    bare = folder / "perfgate.git"
+    git(folder, "clone", "-q", "--bare", str(work), str(bare))
+    return bare, git(work, "rev-parse", "HEAD")
+
+
+def caller_files(ref: str, config: str) -> dict[str, str]:
+    """What a repository that uses perfgate has in its default branch."""
+    caller = Caller.of(f"{PERFGATE}@{ref}", "self-hosted,gpu8", private=False)
+    return {".github/workflows/perfgate.yml": caller.workflow(), ".github/perfgate.yml": config}
+
+
+def artifact(place: Path, files: Mapping[str, bytes]) -> None:
+    """An artifact as the box would have left it."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(place, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
