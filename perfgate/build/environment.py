@@ -51,6 +51,9 @@ ENVIRONMENT_GB = 15.0
 KERNEL_GB = 25.0
 """What a build needs on the disk while it runs, rounded up generously."""
 
+_TRUST_COMPILED: Mapping[str, str] = {"SGLANG_RUST_BUILD_MODE": "never"}
+"""SGLang in a source tree otherwise ignores extension modules that lie there and calls cargo when it starts."""
+
 CACHE_SHARE = 0.25
 """Of the size limit, for each package or compiler cache."""
 
@@ -223,6 +226,7 @@ class Builder:
             python=python,
             tree=tree.path,
             path_entries=(tree.path / "python",),
+            environment=_TRUST_COMPILED if (made.path / RUST_FOLDER).is_dir() else {},
             versions={str(name): str(version) for name, version in made.about["versions"].items()},
             readable=(made.path, *interpreter_folders(python)),
             cached=made.cached and tree.cached,

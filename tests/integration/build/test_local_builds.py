@@ -134,8 +134,10 @@ def test_rust_extensions_are_laid_into_the_tree(lab: Lab, store: Store, tools: P
     )
     said = (store.root / "head.log").read_text()
     assert "('SGLANG_BUILD_RUST_EXTS', 'all')" in said
+    assert built.environment == {"SGLANG_RUST_BUILD_MODE": "never"}
     plain = _build(lab.builder(store), Side.BASE, sha)
     assert plain.tree != built.tree
+    assert plain.environment == {}
     assert not (plain.tree / "python/sglang/srt/_core.so").exists()
 
 
