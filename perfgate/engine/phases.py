@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
@@ -91,6 +91,16 @@ class LaunchPhases:
     samples: tuple[SamplePhases, ...]
     whole: SamplePhases | None
     warnings: tuple[Notice, ...]  # about the launch
+
+    def facts(self, launch: LaunchFact, concurrency: Mapping[int, int]) -> tuple[Phases, ...]:
+        """The lines for facts.jsonl; `concurrency` of each sample. What concerns the launch stands with its first
+        sample, which is empty where nothing was measured."""
+        nothing = SamplePhases(sample=min(concurrency, default=0), clock="", cycles=0)
+        first, *others = self.samples or (nothing,)
+        if not self.samples and not self.warnings:
+            return ()
+        told = replace(first, warnings=(*first.warnings, *self.warnings))
+        return tuple(one.fact(launch, concurrency.get(one.sample or 0, 1)) for one in (told, *others))
 
 
 class _RankNumbers(NamedTuple):

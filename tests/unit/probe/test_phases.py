@@ -178,6 +178,18 @@ def test_a_sample_is_a_fact_that_survives_the_file() -> None:
     assert again.warnings[0]["code"] == "probe_few_cycles"
 
 
+def test_what_concerns_the_launch_stands_with_its_first_sample() -> None:
+    of = fill(fill(process(), 10.0, 30), 20.0, 30)
+    of.notes.append("trouble")
+    found = phases_of(reading(of), [(0, 10.0, 11.0), (1, 20.0, 21.0)])
+    first, second = found.facts(LAUNCH, {0: 1, 1: 8})
+    assert [warning["code"] for warning in first.warnings] == ["probe_notes"]
+    assert (second.concurrency, second.warnings) == (8, ())
+    (empty,) = phases_of(reading(), [(0, 10.0, 11.0)]).facts(LAUNCH, {0: 1})
+    assert (empty.cycles, empty.verify_ms) == (0, None)
+    assert [warning["code"] for warning in empty.warnings] == ["probe_silent"]
+
+
 def test_a_proof_is_a_fact_that_survives_the_file() -> None:
     of = process(entry={}, start={}, effective={"NCCL_ALGO": "Ring", "SGLANG_RUN_ID": "x"})
     (fact,) = proofs_of(reading(of), LAUNCH, {"NCCL_ALGO": "Ring", "PATH": "/bin"})
