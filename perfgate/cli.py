@@ -13,9 +13,11 @@ from rich.console import Console
 
 from perfgate import __version__, config_file, demonstration
 from perfgate.cpu.changes import Change
+from perfgate.engine.probe_layout import tree_report
 from perfgate.errors import PerfgateError
 from perfgate.facts import read_result
 from perfgate.gate import Outcome, conclude, run_gate
+from perfgate.github.cli import app as on_github
 from perfgate.planning import GateRequest
 from perfgate.progress import Progress
 from perfgate.report.comment import render_comment
@@ -149,6 +151,17 @@ def config(
         typer.echo(json.dumps(config_file.schema(), indent=2))
     else:
         typer.echo(config_file.example())
+
+
+@app.command()
+def probe(
+    check_tree: Annotated[Path, typer.Option(help="A checkout of SGLang, an installed package, or a wheel.")],
+) -> None:
+    """Say whether the probe will find what it times in a commit, and what moved where it will not. Runs nothing."""
+    typer.echo(tree_report(check_tree))
+
+
+app.add_typer(on_github)
 
 
 def main() -> None:

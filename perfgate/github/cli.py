@@ -1,0 +1,55 @@
+"""The commands that run inside GitHub's workflows, and `init`; part of perfgate's command line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perfgate.github.box import gate_request_step
+from perfgate.github.init import Caller, init_box, init_repository
+from perfgate.github.steps import publish_step, respond_step
+from perfgate.planning import BOX_PATH
+from perfgate.progress import Progress
+
+app = typer.Typer()
+
+
+@app.command()
+def respond() -> None:
+    """On GitHub: answer the event that started this workflow. Who asks for what, and may they?"""
+    respond_step(os.environ)
+
+
+@app.command(hidden=True)
+def gate_request(box: Annotated[Path, typer.Option(help="The box's own file.")] = BOX_PATH) -> None:
+    """On the box: run the gate on what `respond` authorised."""
+    raise typer.Exit(int(gate_request_step(os.environ, box, Progress())))
+
+
+@app.command()
+def publish(
+    artifact: Annotated[Path, typer.Argument(help="Folder with what the box sent: result.json, or one zip.")],
+) -> None:
+    """On GitHub: say what was measured. The comment, the check, the job summary."""
+    raise typer.Exit(int(publish_step(os.environ, artifact)))
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="Checkout of the repository that is to use perfgate.")] = Path(),
+    box: Annotated[bool, typer.Option("--box", help="Write this machine's box file instead.")] = False,
+    to: Annotated[Path, typer.Option(help="Where the box file goes.")] = BOX_PATH,
+    perfgate: Annotated[
+        str, typer.Option(help="perfgate itself, OWNER/NAME@SHA. Default: where this one is from.")
+    ] = "",
+    runs_on: Annotated[str, typer.Option(help="Labels of the box's runner.")] = "self-hosted,perfgate",
+    private: Annotated[bool, typer.Option("--private", help="The repository is private.")] = False,
+) -> None:
+    """Write the workflow and a commented perfgate.yml into a repository, or this box's own file."""
+    if box:
+        typer.echo(init_box(to))
+    else:
+        typer.echo(init_repository(folder, Caller.of(perfgate, runs_on, private=private)))
