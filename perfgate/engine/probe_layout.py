@@ -91,6 +91,21 @@ def check_layout(layout: Layout) -> list[Finding]:
     return [finding for target in TARGETS if (finding := _check(target, layout)) is not None]
 
 
+def tree_report(path: Path) -> str:
+    """For people: whether the probe will find its phases in this tree, and what moved where it will not."""
+    layout = read_layout(path)
+    findings = check_layout(layout)
+    release = f"SGLang {layout.version}" if layout.version else "SGLang (a checkout: rows of today's releases)"
+    if not findings:
+        return f"{release}: every method the probe times is in its place"
+    lines = [f"{release}: {len(findings)} of the probe's methods moved"]
+    lines += [f"  {finding.family} {finding.phase}: {finding.text}" for finding in findings]
+    lost = sorted(unusable(findings))
+    if lost:
+        lines.append(f"verify_ms or decode_ms will be absent for: {', '.join(lost)}")
+    return "\n".join(lines)
+
+
 def unusable(findings: Iterable[Finding]) -> set[str]:
     """The families whose verify (or decode step) will not be found."""
     return {finding.family for finding in findings if finding.phase in ("verify", DECODE)}

@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from perfgate.engine.probe.targets import TARGETS, expected_in, release_of
-from perfgate.engine.probe_layout import Layout, check_layout, check_tree, read_layout, unusable
+from perfgate.engine.probe_layout import Layout, check_layout, check_tree, read_layout, tree_report, unusable
 from perfgate.engine.probe_reading import read_probe
 from perfgate.errors import PerfgateError
 from tests.unit.probe.standin import MS, RELEASES, StandIn, families_of, layout_of
@@ -175,6 +175,22 @@ def test_source_is_read_and_what_cannot_be_timed_is_told(tmp_path: Path) -> None
     assert any(
         "EAGLEWorkerV2 is in sglang.srt.speculative.eagle_worker_v3" in finding.text for finding in check_tree(tmp_path)
     )
+
+
+def test_the_report_for_people(tmp_path: Path) -> None:
+    standin = StandIn(tmp_path, layout_of("0.5.23")).write()
+    assert tree_report(tmp_path) == (
+        "SGLang (a checkout: rows of today's releases): every method the probe times is in its place"
+    )
+    path = standin.root / "sglang/srt/speculative/eagle_worker_v2.py"
+    path.write_text(path.read_text().replace("verify(", "check("))
+    (tmp_path / "sglang-0.5.23.dist-info").mkdir()
+    assert tree_report(tmp_path).splitlines() == [
+        "SGLang 0.5.23: 2 of the probe's methods moved",
+        "  eagle_v2 verify: EAGLEWorkerV2 has no method verify",
+        "  standalone_v2 verify: StandaloneWorkerV2 has no method verify",
+        "verify_ms or decode_ms will be absent for: eagle_v2, standalone_v2",
+    ]
 
 
 def test_no_sglang_is_one_clear_line(tmp_path: Path) -> None:
