@@ -1,7 +1,7 @@
 """Reading one streamed answer of /generate: when tokens came, how many, and what the server says of them.
 
-Every chunk of a stream holds the whole answer so far, and chunks may be coalesced, so tokens are counted by
-`completion_tokens` and never by chunks. To keep the client cheap only the first and the last chunk are parsed; of those
+Every event of a stream holds the whole answer so far, and events may be coalesced, so tokens are counted by
+`completion_tokens` and never by events. To keep the client cheap only the first and the last event are parsed; of those
 in between, where asked for, the token count alone. Everything is a stranger's: sizes are bounded, types are checked.
 """
 
@@ -10,18 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from perfgate.engine.faults import ClientError
 from perfgate.engine.logs import clean
 
-MAX_EVENT = 8 << 20  # bytes of one chunk; the longest honest one is a few hundred KiB
+MAX_EVENT = 8 << 20  # bytes; the longest honest one is a few hundred KiB
 END = b"[DONE]"
 _COUNT = b'"completion_tokens":'
 _DIGITS = re.compile(rb"\s*(\d{1,9})\b")
+_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})\s*(?:;.*)?$")
+_MAX_SIZE_LINE = 4096
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Answer:
     asked_at: float
     first_at: float | None = None
     last_at: float | None = None
-    first_tokens: int = 0  # that came with the first chunk
+    first_tokens: int = 0  # that came with the first event
     tokens: int = 0
     counts: list[tuple[float, int]] = field(default_factory=list)  # time, tokens so far; only where asked for
     output: str = ""
@@ -54,31 +54,62 @@ class Answer:
         return next((count for at, count in reversed(self.counts) if at <= when), 0)
 
 
-class AnswerReader:
-    """Takes the bytes of one stream. `counting`: keep the token count of every chunk with its time."""
+class Dechunker:
+    """Takes off the framing of HTTP/1.1's chunked transfer, piece by piece."""
 
-    def __init__(self, asked_at: float, *, counting: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
+        self._left = 0  # bytes of the chunk still to come
+        self._line = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """The body in these bytes. Raises ClientError where they are not framed."""
+        body = []
+        while data:
+            if self._left:
+                body.append(data[: self._left])
+                taken = len(body[-1])
+                data, self._left = data[taken:], self._left - taken
+                continue
+            line, newline, rest = (self._line + data).partition(b"\r\n")
+            if not newline:
+                self._line = line[:_MAX_SIZE_LINE]
+                break
+            data, self._line = rest, b""
+            if line:  # empty: the end of the chunk before
+                self._left = _chunk_size(line)
+        return b"".join(body)
+
+
+def _chunk_size(line: bytes) -> int:
+    found = _SIZE.match(line)
+    if not found:
+        raise ClientError("answer_garbage", f"the server's answer is not framed as HTTP says: {_shown(line)}")
+    return int(found[1], 16)
+
+
+class AnswerReader:
+    """Takes the body of one stream. `counting`: keep the token count of every event with its time."""
+
+    def __init__(self, asked_at: float, *, counting: bool = False) -> None:
         self.answer = Answer(asked_at=asked_at)
         self._counting = counting
-        self._clock = clock
         self._rest = b""
         self._last = b""
         self.ended = False
 
-    def feed(self, data: bytes) -> None:
-        """Raises ClientError for what is no stream of answers."""
-        now = self._clock()
-        *events, self._rest = (self._rest + data).split(b"\n\n") if self._rest else data.split(b"\n\n")
+    def feed(self, data: bytes, at: float) -> None:
+        """Bytes that came at this time. Raises ClientError for what is no stream of answers."""
+        *events, self._rest = (self._rest + data).split(b"\n\n")
         for event in events:
-            self._event(event.strip(), now)
+            self._event(event.strip(), at)
         if len(self._rest) > MAX_EVENT:
-            raise ClientError("answer_endless", f"the server sent a chunk of more than {MAX_EVENT >> 20} MiB")
+            raise ClientError("answer_endless", f"the server sent an event of more than {MAX_EVENT >> 20} MiB")
 
     def _event(self, event: bytes, now: float) -> None:
         if self.ended or not event:
             return
         if not event.startswith(b"data:"):
-            raise ClientError("answer_garbage", f"the server answered with something else than chunks: {_shown(event)}")
+            raise ClientError("answer_garbage", f"the server answered with something else than events: {_shown(event)}")
         body = event[5:].strip()
         if body == END:
             self.ended = True
@@ -119,9 +150,9 @@ def _parsed(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ClientError("answer_garbage", f"the server sent a chunk that is not JSON: {_shown(body)}") from error
+        raise ClientError("answer_garbage", f"the server sent an event that is not JSON: {_shown(body)}") from error
     if not isinstance(value, dict):
-        raise ClientError("answer_garbage", f"the server sent a chunk that is no answer: {_shown(body)}")
+        raise ClientError("answer_garbage", f"the server sent an event that is no answer: {_shown(body)}")
     if "error" in value:
         raise ClientError("answer_error", f"the server answered with an error: {_shown(body)}")
     return value
@@ -142,7 +173,7 @@ def _tokens(meta: dict[str, Any]) -> int:
 
 
 def _count(body: bytes) -> int:
-    """`completion_tokens` of a chunk without parsing it; meta_info comes after the text. 0 where it is not found."""
+    """`completion_tokens` of an event without parsing it; meta_info comes after the text. 0 where it is not found."""
     at = body.rfind(_COUNT)
     found = _DIGITS.match(body, at + len(_COUNT)) if at >= 0 else None
     return int(found[1]) if found else 0

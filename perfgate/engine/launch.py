@@ -16,6 +16,7 @@ from perfgate.engine.watchdog import Watchdog
 from perfgate.records import Fact, LaunchBegin, LaunchEnd, Sample, Side
 
 PORT_TRIES = 3
+BROKEN_OFF = frozenset({"connection_lost", "answer_cut", "answer_empty"})
 DEATH_S = 1.0  # for a dying server to be gone after its connection broke
 
 
@@ -170,7 +171,7 @@ def run_launch(
 
 def explained(server: Server, error: ClientError) -> LaunchError:
     """The server's own fault where a failed answer comes from one: it is dying, or its log says why it hangs."""
-    if error.code == "connection_lost":
+    if error.code in BROKEN_OFF:
         tree.wait_until(lambda: not server.alive(), DEATH_S)
     state = server.log.read()
     if not server.alive() or state.failure is not None:

@@ -11,27 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.engine import answers
-from perfgate.engine.answers import Answer, AnswerReader, verify_count
+from perfgate.engine.answers import Answer, AnswerReader, Dechunker, verify_count
 from perfgate.engine.faults import ClientError
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "sglang-logs"
 
 
-class Clock:
-    """Goes on by one second each time it is asked."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        self.now += 1.0
-        return self.now
-
-
 def read(*pieces: bytes, expected: int = 8, counting: bool = False) -> Answer:
-    reader = AnswerReader(100.0, counting=counting, clock=Clock())
-    for piece in pieces:
-        reader.feed(piece)
+    """Asked at 100, a piece each second."""
+    reader = AnswerReader(100.0, counting=counting)
+    for number, piece in enumerate(pieces, 1):
+        reader.feed(piece, 100.0 + number)
     return reader.finish(expected)
 
 
@@ -56,7 +46,7 @@ def test_a_recorded_speculative_answer() -> None:
     answer = read(*pieces_of("eagle3-stream.txt"))
     assert (answer.tokens, answer.first_tokens, answer.decode_tokens) == (8, 1, 7)
     assert answer.ttft_s == 1.0
-    assert answer.decode_s == 3.0  # four chunks; the end mark comes later and does not count
+    assert answer.decode_s == 3.0  # four events; the end mark comes later and does not count
     assert verify_count(answer.meta, answer.tokens) == 3
 
 
@@ -84,7 +74,7 @@ def test_without_token_ids_the_text_is_compared() -> None:
     assert answer.output.startswith("text-")
 
 
-def test_coalesced_chunks_are_counted_by_tokens() -> None:
+def test_coalesced_events_are_counted_by_tokens() -> None:
     answer = read(chunk(3), chunk(8, **FINISHED), DONE)
     assert (answer.first_tokens, answer.decode_tokens) == (3, 5)
 
@@ -124,7 +114,7 @@ def test_what_cannot_be_measured_is_one_clear_error(pieces: list[bytes], code: s
     assert "\n" not in str(caught.value)
 
 
-def test_an_endless_chunk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "MAX_EVENT", 1000)
     with pytest.raises(ClientError) as caught:
         read(*([b"x" * 300] * 5))
@@ -174,3 +164,17 @@ def test_it_does_not_matter_how_the_stream_is_cut(first_cuts: list[int], cuts: l
 def test_any_bytes_end_in_an_answer_or_a_client_error(pieces: list[bytes]) -> None:
     with pytest.raises(ClientError):
         read(*pieces)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=50), max_size=8), st.lists(st.integers(1, 9), max_size=60))
+def test_chunked_framing_is_taken_off_however_it_is_cut(chunks: list[bytes], cuts: list[int]) -> None:
+    framed = b"".join(b"%x\r\n%s\r\n" % (len(one), one) for one in chunks) + b"0\r\n\r\n"
+    unframed = Dechunker()
+    assert b"".join(unframed.feed(piece) for piece in cut_up(framed, cuts)) == b"".join(chunks)
+
+
+@pytest.mark.parametrize("framed", [b"zz\r\nab", b"-1\r\nab", b"1_0\r\nab", b"fffffffff\r\n", b"data: {}\r\n"])
+def test_what_is_not_framed_is_refused(framed: bytes) -> None:
+    with pytest.raises(ClientError) as caught:
+        Dechunker().feed(framed)
+    assert caught.value.code == "answer_garbage"

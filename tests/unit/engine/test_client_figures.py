@@ -1,0 +1,123 @@
+"""The figures of a sample, from answers whose true speed is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfgate.engine.answers import Answer
+from perfgate.engine.client import Asked, summarise
+from perfgate.engine.prompts import Prompt
+
+CODE, CHAT = Prompt("code-01", "code", "a"), Prompt("chat-01", "chat", "b")
+
+
+def answer(
+    *,
+    first_at: float = 1.0,
+    step_s: float = 0.1,
+    tokens: int = 11,
+    cycles: int | None = None,
+    asked_at: float = 0.5,
+    first_tokens: int = 1,
+) -> Answer:
+    """Tokens at a steady pace, one by one after the first chunk."""
+    counts = [(first_at + step_s * number, first_tokens + number) for number in range(tokens - first_tokens + 1)]
+    meta: dict[str, Any] = {} if cycles is None else {"spec_verify_ct": cycles}
+    return Answer(
+        asked_at=asked_at,
+        first_at=first_at,
+        last_at=counts[-1][0],
+        first_tokens=first_tokens,
+        tokens=tokens,
+        counts=counts,
+        output="hash",
+        meta=meta,
+    )
+
+
+def alone(*asked: Asked) -> list[list[Asked]]:
+    return [[one] for one in asked]
+
+
+def test_one_at_a_time_the_first_token_and_its_wait_do_not_count() -> None:
+    data = summarise(
+        1, 0.0, 9.0, alone(Asked(CODE, answer(step_s=0.1)), Asked(CHAT, answer(step_s=0.3))), speculative=False
+    )
+    assert data.tok_s == pytest.approx(20 / 4.0)
+    assert data.tok_s_by_kind == pytest.approx({"code": 10.0, "chat": 1 / 0.3})
+    assert data.ttft_ms == pytest.approx(500)
+    assert data.cycle_ms == pytest.approx(200)
+    assert data.accept_length is None
+    assert [request.cycle_ms for request in data.requests] == pytest.approx([100, 300])
+
+
+def test_speculative_cycles_are_counted_by_the_server() -> None:
+    data = summarise(1, 0.0, 9.0, alone(Asked(CODE, answer(cycles=5))), speculative=True)
+    assert data.accept_length == pytest.approx(2.0)
+    assert data.cycle_ms == pytest.approx(200)
+    assert data.requests[0].verify_ct == 5
+
+
+def test_one_answer_without_cycles_makes_the_cycle_absent_not_wrong() -> None:
+    asked = alone(Asked(CODE, answer(cycles=5)), Asked(CHAT, answer(cycles=None)))
+    data = summarise(1, 0.0, 9.0, asked, speculative=True)
+    assert data.cycle_ms is None
+    assert data.accept_length is None
+    assert data.tok_s == pytest.approx(10.0)
+
+
+def test_plain_decoding_ignores_cycles_that_a_server_claims() -> None:
+    data = summarise(1, 0.0, 9.0, alone(Asked(CODE, answer(cycles=1))), speculative=False)
+    assert data.cycle_ms == pytest.approx(100)
+    assert data.accept_length is None
+    assert data.requests[0].verify_ct is None
+
+
+def test_a_wave_counts_only_while_all_requests_decode() -> None:
+    # one decodes from 1.0 to 2.0 at 10 tok/s, one from 1.45 to 2.95 at 10 tok/s: together from 1.45 to 2.0
+    first = answer(first_at=1.0, tokens=11)
+    second = answer(first_at=1.45, tokens=16)
+    data = summarise(2, 0.0, 9.0, [[Asked(CODE, first), Asked(CHAT, second)]], speculative=False)
+    assert first.tokens_at(2.0) - first.tokens_at(1.45) == 6
+    assert second.tokens_at(2.0) - second.tokens_at(1.45) == 5
+    assert data.tok_s == pytest.approx(11 / 0.55)
+
+
+def test_waves_that_never_decode_together_have_no_speed() -> None:
+    wave = [Asked(CODE, answer(first_at=1.0)), Asked(CHAT, answer(first_at=5.0))]
+    assert summarise(2, 0.0, 9.0, [wave], speculative=False).tok_s is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.001, 0.5), st.integers(2, 300), st.floats(0.3, 1.0), st.integers(1, 4)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_speed_is_accept_length_divided_by_cycle(rows: list[tuple[float, int, float, int]]) -> None:
+    """What the decomposition of a loss stands on; also where the first chunk held several tokens."""
+    asked = []
+    for step_s, tokens, share, first_tokens in rows:
+        cycles = max(1, round(share * (tokens - 1)))
+        first_tokens = min(first_tokens, tokens - 1)
+        asked.append(Asked(CODE, answer(step_s=step_s, tokens=tokens, cycles=cycles, first_tokens=first_tokens)))
+    for one in asked:
+        data = summarise(1, 0.0, 1.0, [[one]], speculative=True)
+        assert data.tok_s is not None
+        assert data.cycle_ms is not None
+        assert data.accept_length is not None
+        assert data.tok_s == pytest.approx(1000 * data.accept_length / data.cycle_ms, rel=1e-9)
+
+
+def test_with_whole_first_tokens_the_identity_holds_for_a_pass() -> None:
+    asked = alone(Asked(CODE, answer(cycles=5)), Asked(CHAT, answer(cycles=9, step_s=0.2)))
+    data = summarise(1, 0.0, 1.0, asked, speculative=True)
+    assert data.tok_s is not None
+    assert data.cycle_ms is not None
+    assert data.accept_length is not None
+    assert data.tok_s == pytest.approx(1000 * data.accept_length / data.cycle_ms)
