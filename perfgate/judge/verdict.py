@@ -220,11 +220,14 @@ def _why_open(open_ones: Sequence[Gated], stopped: str | None) -> str:
     ended = f"; measuring ended at {stopped}" if stopped else ""
     if least_known is None or least_known.decision is None:
         return f"{describe(absent[0])}{ended}."
-    could = _percent(least_known.decision.detectable)
-    return (
-        f"{describe(least_known)} is neither a loss for sure nor surely under the budget of"
-        f" {_percent(least_known.budget)}; a slowdown of {could} would have shown{ended}."
+    decision, budget = least_known.decision, _percent(least_known.budget)
+    doubt = (
+        f"is slower for sure, but whether by the budget of {budget} is open"
+        if decision.low > 0
+        else f"is neither slower for sure nor surely under the budget of {budget}"
     )
+    could = _percent(decision.detectable)
+    return f"{describe(least_known)} {doubt}; a slowdown of {could} would have shown{ended}."
 
 
 def _why_passed(metrics: Sequence[Gated]) -> str:

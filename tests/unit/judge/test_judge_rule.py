@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import perfgate.judge
 from perfgate.judge import (
     Decision,
     Effect,
@@ -298,3 +302,34 @@ def test_half_of_the_pairs_are_no_exception() -> None:
 def test_anything_finite_can_be_learned_from(differences: list[float]) -> None:
     prior = learn(differences)
     assert (prior is None) == (not differences)
+
+
+# --------------------------------------------------------------------------------------------- the package
+
+
+def test_scattered_samples_are_told() -> None:
+    scattered = [Pair.of([95.0, 100.0, 105.0, 98.0], [101.0, 94.0, 106.0, 99.0])]
+    decision = decide(Policy(), Prior(0.003, 10), scattered, "lower")
+    assert "samples_scatter" in codes(decision)
+    assert "samples_scatter" not in codes(decide(Policy(), Prior(0.003, 10), pairs_of([0.0]), "lower"))
+
+
+def test_no_prior_is_told_with_what_was_assumed() -> None:
+    told = [warning for warning in judged([0.0], None).warnings if warning.code == "no_prior"]
+    assert told[0].data["assumed_sd"] == 0.02
+    assert "perfgate calibrate" in told[0].text
+
+
+STATISTICS = ("values", "noise", "explain", "remarks", "sequential", "power", "planning", "decompose", "rerun")
+
+
+@pytest.mark.parametrize("module", STATISTICS)
+def test_statistics_stand_alone(module: str) -> None:
+    """Standard library and each other, nothing else of perfgate."""
+    source = Path(perfgate.judge.__file__).with_name(f"{module}.py").read_text()
+    for node in ast.walk(ast.parse(source)):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for name in names:
+            own = name.removeprefix("perfgate.judge.") in STATISTICS
+            assert own or name.split(".")[0] in sys.stdlib_module_names, f"{module} imports {name}"

@@ -192,3 +192,9 @@ def test_every_mixture_has_one_verdict_and_a_sentence(
         assert faults == Faults()
     if told.verdict is Verdict.REGRESSION:
         assert State.REGRESSION in of_metrics
+
+
+def test_open_is_told_with_what_is_sure() -> None:
+    sure = combine([gated(State.INCONCLUSIVE, 0.025)]).reason
+    assert "is slower for sure, but whether by the budget of 3 % is open" in sure
+    assert "neither slower for sure nor" in combine([gated(State.INCONCLUSIVE, 0.005)]).reason
