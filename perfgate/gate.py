@@ -23,6 +23,7 @@ from perfgate.build.store import Store
 from perfgate.config import Config, Resolved
 from perfgate.config_resolve import metric_plans
 from perfgate.cpu.environment import prepare
+from perfgate.cpu.profile import models, settings
 from perfgate.engine.watchdog import Watchdog, sweep
 from perfgate.errors import Exit, PerfgateError
 from perfgate.facts import read_facts, write_result, write_whole
@@ -34,7 +35,15 @@ from perfgate.ledger import LEDGER_FILE, Kind, Ledger
 from perfgate.measure import Measuring
 from perfgate.noise_memory import remember, with_known_noise
 from perfgate.notebook import Notebook
-from perfgate.planning import Commits, Configuration, GateRequest, find_commits, find_configuration, make_plan
+from perfgate.planning import (
+    Commits,
+    Configuration,
+    GateRequest,
+    find_commits,
+    find_configuration,
+    make_plan,
+    with_models,
+)
 from perfgate.progress import Progress, minutes_left
 from perfgate.report.comment import render_comment
 from perfgate.report.page import render_page
@@ -111,11 +120,7 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
 
 
 def _layers(profile: str) -> tuple[Config, ...]:
-    if profile != "cpu":
-        return ()
-    from perfgate.cpu.profile import settings
-
-    return (settings(),)
+    return (settings(),) if profile == "cpu" else ()
 
 
 def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
@@ -151,7 +156,8 @@ def _carry_out(job: Job, run: Path, notebook: Notebook, wait_s: float) -> None:
         return
     try:
         with _box(job, wait_s) as watchdog:
-            sides = _build(job, run, notebook)
+            job, make = _equipped(job)
+            sides = _build(job, make, run, notebook)
             if sides is not None:
                 _measure(job, run, notebook, sides, watchdog)
     except Cancelled as cancelled:
@@ -184,11 +190,11 @@ def _box(job: Job, wait_s: float) -> Iterator[Watchdog]:
             watchdog.close(limit_s)
 
 
-def _build(job: Job, run: Path, notebook: Notebook) -> dict[r.Side, BuiltSide] | None:
+def _build(job: Job, make: Make, run: Path, notebook: Notebook) -> dict[r.Side, BuiltSide] | None:
     commits = {r.Side.BASE: job.commits.base, r.Side.HEAD: job.commits.head}
     logs = run / "logs"
     logs.mkdir(exist_ok=True)
-    return build_sides(_maker(job), commits, notebook, logs, job.progress.say)
+    return build_sides(make, commits, notebook, logs, job.progress.say)
 
 
 def _settle_plan(job: Job, run: Path, notebook: Notebook, sides: Mapping[r.Side, BuiltSide]) -> r.Plan:
@@ -211,20 +217,22 @@ def _settle_plan(job: Job, run: Path, notebook: Notebook, sides: Mapping[r.Side,
     return settled
 
 
-def _maker(job: Job) -> Make:
+def _equipped(job: Job) -> tuple[Job, Make]:
+    """How sides are built; on the cpu profile also where its models are."""
     if job.resolved.profile == "cpu":
         cpu = prepare(job.store.root, job.progress.say)
-        return FixedEnvironment(job.repository, job.store, cpu, job.confinement).make
-    return by_uv(
-        Builder(
-            repository=job.repository,
-            store=job.store,
-            rules=job.resolved.build,
-            box=job.resolved.box,
-            work=LocalWork.of(job.commits.diff, job.resolved.build),
-            confinement=job.confinement,
-        )
+        configuration = replace(job.configuration, resolved=with_models(job.resolved, models(cpu)))
+        fixed = FixedEnvironment(job.repository, job.store, cpu, job.confinement)
+        return replace(job, configuration=configuration), fixed.make
+    builder = Builder(
+        repository=job.repository,
+        store=job.store,
+        rules=job.resolved.build,
+        box=job.resolved.box,
+        work=LocalWork.of(job.commits.diff, job.resolved.build),
+        confinement=job.confinement,
     )
+    return job, by_uv(builder)
 
 
 def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltSide], watchdog: Watchdog) -> None:

@@ -118,6 +118,23 @@ def _narrowed(resolved: Resolved, request: GateRequest) -> Resolved:
     return replace(resolved, recipes=recipes, limits=limits)
 
 
+def with_models(resolved: Resolved, folders: Mapping[str, Path]) -> Resolved:
+    """The same, with models that lie in these folders."""
+
+    def path(name: str | None, before: str | None) -> str | None:
+        return str(folders[name]) if name is not None and name in folders else before
+
+    recipes = tuple(
+        replace(
+            recipe,
+            model_path=path(recipe.model, recipe.model_path) or recipe.model_path,
+            draft_path=path(recipe.draft, recipe.draft_path),
+        )
+        for recipe in resolved.recipes
+    )
+    return replace(resolved, recipes=recipes)
+
+
 def make_plan(
     request: GateRequest,
     commits: Commits,
