@@ -39,7 +39,7 @@ def test_recorded_layouts_have_every_row(release: str) -> None:
 def test_phases_of_every_family(tmp_path: Path, release: str, family: str) -> None:
     probe_dir = tmp_path / "probe"
     probe_dir.mkdir()
-    ms = {phase: value / 8 for phase, value in MS.items()}
+    ms = {phase: value / 20 for phase, value in MS.items()}
     done = StandIn(tmp_path / "tree", layout_of(release), ms=ms).write().run(family, probe_dir)
     assert done.returncode == 0, done.stderr
     (process,) = read_probe(probe_dir, launch="l1").processes
