@@ -194,11 +194,6 @@ class Caches(_Model):
     min_free_gb: float = Field(20, ge=0, description="to leave free on the disk")
 
 
-def _word_off(value: object) -> object:
-    """YAML reads a bare `off` as false."""
-    return "off" if value is False else value
-
-
 BoxRule = Literal[
     "given",  # variables that perfgate gave
     "at_start",  # variables that the code under test found
@@ -251,7 +246,7 @@ class Who(_Model):
 class GithubRules(_Model):
     """What happens on GitHub by itself, and who may ask for more."""
 
-    auto: Annotated[Literal["paths", "label", "off"], BeforeValidator(_word_off)] = Field(
+    auto: Literal["paths", "label", "off"] = Field(
         "paths", description="measure pull requests by themselves: whose diff can move serving; with the label; never"
     )
     label: str = Field("perfgate", min_length=1, max_length=50, description="for `auto: label`; dropped on push")

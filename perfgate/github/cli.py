@@ -1,4 +1,7 @@
-"""The commands that run inside GitHub's workflows, and `init`; part of perfgate's command line."""
+"""The commands that run inside GitHub's workflows, and `init`; part of perfgate's command line.
+
+Each imports what it needs itself: GitHub's library is large, and no other command should wait for it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,6 @@ from typing import Annotated
 
 import typer
 
-from perfgate.github.box import gate_request_step
-from perfgate.github.init import Caller, init_box, init_repository
-from perfgate.github.steps import publish_step, respond_step
 from perfgate.planning import BOX_PATH
 from perfgate.progress import Progress
 
@@ -20,12 +20,16 @@ app = typer.Typer()
 @app.command()
 def respond() -> None:
     """On GitHub: answer the event that started this workflow. Who asks for what, and may they?"""
+    from perfgate.github.steps import respond_step
+
     respond_step(os.environ)
 
 
 @app.command(hidden=True)
 def gate_request(box: Annotated[Path, typer.Option(help="The box's own file.")] = BOX_PATH) -> None:
     """On the box: run the gate on what `respond` authorised."""
+    from perfgate.github.box import gate_request_step
+
     raise typer.Exit(int(gate_request_step(os.environ, box, Progress())))
 
 
@@ -34,6 +38,8 @@ def publish(
     artifact: Annotated[Path, typer.Argument(help="Folder with what the box sent: result.json, or one zip.")],
 ) -> None:
     """On GitHub: say what was measured. The comment, the check, the job summary."""
+    from perfgate.github.steps import publish_step
+
     raise typer.Exit(int(publish_step(os.environ, artifact)))
 
 
@@ -49,6 +55,8 @@ def init(
     private: Annotated[bool, typer.Option("--private", help="The repository is private.")] = False,
 ) -> None:
     """Write the workflow and a commented perfgate.yml into a repository, or this box's own file."""
+    from perfgate.github.init import Caller, init_box, init_repository
+
     if box:
         typer.echo(init_box(to))
     else:

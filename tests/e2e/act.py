@@ -20,7 +20,7 @@ from typing import Any
 
 from perfgate.github.init import Caller
 from tests.e2e.hub.repositories import git
-from tests.unit.github.workflows import ACTION, GATE, ROOT
+from tests.unit.github.workflows import ACTION, GATE, ROOT, read
 
 PERFGATE = "acme/perfgate"
 BIN = Path(sys.executable).parent
@@ -58,7 +58,17 @@ runs:
   steps:
     - shell: bash
       env: {VERSION: "${{ inputs.version }}"}
-      run: test "$("$E2E_UV/uv" --version | cut -d" " -f2)" = "$VERSION" && echo "$E2E_UV" >> "$GITHUB_PATH"
+      run: |
+        test "$("$E2E_UV/uv" --version | cut -d" " -f2)" = "$VERSION"
+        if [ -n "$E2E_VENV" ]; then E2E_UV="$E2E_SHIMS/bin"; fi
+        echo "$E2E_UV" >> "$GITHUB_PATH"
+"""
+UV_SHIM = """\
+#!/bin/sh
+# The environment is the same for every job of every test: made once, with the action's own commands, then lent.
+case "$1" in
+  venv) for place; do :; done; rm -rf "$place"; ln -s "$E2E_VENV" "$place" ;;
+esac
 """
 UPLOAD = """\
 name: upload-artifact
@@ -118,6 +128,7 @@ class Act:
     server: str  # address of the stand-in
     api: str
     caller: Path  # checkout of the repository that uses perfgate, at its default branch
+    venv: Path | None = None  # lent to the jobs instead of one made anew by each
     actor: str = "alice"
     extra: dict[str, str] = field(default_factory=dict)
 
@@ -141,6 +152,7 @@ class Act:
             "E2E_SHIMS": str(self.folder / "shims"),
             "UV_CACHE_DIR": _uv_cache(),
             "UV_PYTHON_DOWNLOADS": "never",
+            "E2E_VENV": str(self.venv or ""),
             **self.extra,
             **environment,
         }
@@ -179,6 +191,10 @@ class Act:
             (folder / "action.yml").write_text(SHIMS[use.split("@")[0]])
             made.append((folder, use))
         (self.folder / "shims" / "upload.py").write_text(UPLOAD_PY)
+        uv = self.folder / "shims" / "bin" / "uv"
+        uv.parent.mkdir(exist_ok=True)
+        uv.write_text(UV_SHIM)
+        uv.chmod(0o755)
         return made
 
 
@@ -239,6 +255,25 @@ def perfgate_repository(folder: Path, changes: Mapping[str, str] | None = None) 
     bare = folder / "perfgate.git"
     git(folder, "clone", "-q", "--bare", str(work), str(bare))
     return bare, git(work, "rev-parse", "HEAD")
+
+
+def installed(folder: Path, bare: Path) -> Path:
+    """A virtual environment with that perfgate, made by the very commands of action.yml."""
+    source, temporary = folder / "source", folder / "temp"
+    git(folder, "clone", "-q", str(bare), str(source))
+    temporary.mkdir()
+    (script,) = [step["run"] for step in read(ACTION)["runs"]["steps"] if step.get("id") == "install"]
+    environment = {
+        **{name: os.environ[name] for name in PASSED if name in os.environ},
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "HOME": str(folder),
+        "UV_CACHE_DIR": _uv_cache(),
+        "RUNNER_TEMP": str(temporary),
+        "GITHUB_ACTION_PATH": str(source),
+        "GITHUB_OUTPUT": str(folder / "output"),
+    }
+    subprocess.run(["bash", "-e", "-o", "pipefail", "-c", script], env=environment, check=True)
+    return temporary / "perfgate"
 
 
 def caller_files(ref: str, config: str) -> dict[str, str]:

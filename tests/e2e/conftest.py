@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.act import PERFGATE, Act, Ran, caller_files, perfgate_repository
+from tests.e2e.act import PERFGATE, Act, Ran, caller_files, installed, perfgate_repository
 from tests.e2e.hub import payloads
 from tests.e2e.hub.repositories import Upstream, git
 from tests.e2e.hub.stage import NAME, STORY, Stage, raised
@@ -48,6 +48,22 @@ class Theatre:
 
 
 @pytest.fixture(scope="session")
+def upstream_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("template")
+    Upstream(folder)
+    return folder
+
+
+@pytest.fixture
+def stage(tmp_path: Path, upstream_template: Path) -> Iterator[Stage]:
+    """A repository on a GitHub of our own; perfgate's jobs run in this process."""
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    with raised(folder, Upstream.copy(upstream_template, tmp_path / "upstream")) as stage:
+        yield stage
+
+
+@pytest.fixture(scope="session")
 def canned_perfgate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """perfgate as it is, but for the measuring."""
     canned = (Path(__file__).parent / "canned_box.py").read_text()
@@ -65,12 +81,19 @@ def calling_upstream(tmp_path_factory: pytest.TempPathFactory, canned_perfgate: 
     return folder
 
 
+@pytest.fixture(scope="session")
+def canned_venv(tmp_path_factory: pytest.TempPathFactory, canned_perfgate: tuple[Path, str]) -> Path:
+    return installed(tmp_path_factory.mktemp("installed"), canned_perfgate[0])
+
+
 @pytest.fixture
-def theatre(tmp_path: Path, canned_perfgate: tuple[Path, str], calling_upstream: Path) -> Iterator[Theatre]:
+def theatre(
+    tmp_path: Path, canned_perfgate: tuple[Path, str], canned_venv: Path, calling_upstream: Path
+) -> Iterator[Theatre]:
     folder = tmp_path / "jobs"
     folder.mkdir()
     upstream = Upstream.copy(calling_upstream, tmp_path / "upstream")
     with raised(folder, upstream) as stage:
         stage.hub.world.repository(PERFGATE, canned_perfgate[0])
-        act = Act(tmp_path, stage.hub.url, stage.hub.api, upstream.work)
+        act = Act(tmp_path, stage.hub.url, stage.hub.api, upstream.work, venv=canned_venv)
         yield Theatre(stage, act, canned_perfgate[1])

@@ -79,5 +79,8 @@ class Upstream:
         """A pull request's head, as GitHub keeps it in the repository it goes to."""
         self.push(sha, f"refs/pull/{number}/head")
 
+    def sha(self, name: str) -> str:
+        return git(self.work, "rev-parse", name)
+
     def tree(self, sha: str) -> str:
         return git(self.work, "rev-parse", f"{sha}^{{tree}}")

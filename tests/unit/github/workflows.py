@@ -17,7 +17,7 @@ _CHANGES = (
         "# `gate-private.yml` is this file for private repositories; the only difference is that measure may read the "
         "repository.\nname: perfgate gate\n",
         "# This is gate.yml for private repositories, made from it by `python -m tests.unit.github.workflows`. The\n"
-        "# only difference: measure holds a token that may read this repository. Only git gets it, and it is not kept.\n"
+        "# only difference: it holds a token that may read this repository. git alone gets it, and it is not kept.\n"
         "name: perfgate gate (private)\n",
     ),
     (

@@ -1,0 +1,425 @@
+"""A pull request's life: from the event to the verdict, on a GitHub of our own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from perfgate.errors import PerfgateError
+from perfgate.github.sticky import MARKER
+from perfgate.records import MetricVerdict, Result, Side, Verdict
+from tests.e2e.hub import payloads
+from tests.e2e.hub.stage import Done, Stage
+from tests.e2e.hub.world import BOT, PullRequest, User
+
+DOCS: dict[str, str | None] = {"docs/readme.md": "words\n"}
+
+
+def passed(result: Result) -> Result:
+    metrics = tuple(
+        dataclasses.replace(one, verdict=MetricVerdict.PASS) if one.gated else one for one in result.metrics
+    )
+    return dataclasses.replace(result, verdict=Verdict.PASS, exit_code=0, metrics=metrics, reason="No loss.")
+
+
+def without_numbers(result: Result, verdict: Verdict, code: int, side: Side | None = None) -> Result:
+    return dataclasses.replace(
+        result, verdict=verdict, exit_code=code, metrics=(), failed_side=side, reason="So it was."
+    )
+
+
+def measured(stage: Stage, pull: PullRequest, **how: str) -> Done:
+    """The maintainer's command, authorised."""
+    stage.person("maintainer", "write")
+    done = stage.say(pull, "maintainer", f"/perfgate run {pull.head[:7]}", **how)
+    assert done.outputs["measure"] == "true"
+    return done
+
+
+# ------------------------------------------------------------------------------------------------ from push to verdict
+
+
+def test_push_to_verdict(stage: Stage) -> None:
+    pull = stage.pull()
+    done = stage.event(pull, "opened")
+    assert done.outputs["measure"] == "true"
+    assert "running" in stage.sticky(pull).body
+    assert f"/actions/runs/{done.request.run}" in stage.sticky(pull).body
+    assert "planned launches: 4 to 24" in stage.sticky(pull).body
+    assert "expected end" in stage.sticky(pull).body
+    assert stage.check(pull.head)["status"] == "in_progress"
+
+    published = stage.publish(done.request, stage.result(done.request))
+    assert stage.check(pull.head)["conclusion"] == "failure"
+    assert "regression" in stage.sticky(pull).body
+    assert len(stage.said(pull)) == len(stage.checks(pull.head)) == 1
+    assert published.outputs["verdict"] == "regression"
+    assert published.outputs["conclusion"] == "failure"
+    assert f"issuecomment-{stage.sticky(pull).id}" in published.outputs["comment-url"]
+    assert "regression" in published.summary
+    assert published.exit == 0  # the check tells it
+    assert len(stage.hub.calls()) <= 25
+
+
+def test_request_binds_full_shas_trees_and_the_base_branchs_configuration(stage: Stage) -> None:
+    pull = stage.pull()
+    stage.upstream.commit(
+        {".github/perfgate.yml": "limits: {minutes: 30}\ngithub: {fail_on: [environment]}\n"}, "Config"
+    )
+    stage.upstream.push("main")
+    request = stage.event(pull).request
+    assert request.head == pull.head
+    assert request.head_tree == stage.upstream.tree(pull.head)
+    assert request.base == stage.upstream.sha("main~1")
+    assert request.config == stage.upstream.sha("main")
+    assert request.fail_on == ("environment",)
+    assert request.minutes == 30 + 180 + 45
+
+
+def test_heads_own_configuration_changes_nothing(stage: Stage) -> None:
+    hostile = {
+        **dict.fromkeys(["python/sglang/x.py"], "x"),
+        ".github/perfgate.yml": "github: {who: {run: read}, auto: 'off'}\n",
+    }
+    pull = stage.pull(hostile)
+    assert stage.event(pull).outputs["measure"] == "true"
+
+
+def test_a_comment_is_updated_wherever_it_is(stage: Stage) -> None:
+    """perfgate's comment is on the third page, and another one looks like it."""
+    pull = stage.pull()
+    stage.comment(pull, "mallory", f"{MARKER}\nI am perfgate.")
+    for number in range(205):
+        stage.comment(pull, "somebody", f"Comment {number}")
+    ours = stage.hub.world.comment(stage.repository, pull.number, BOT, f"{MARKER}\n<!-- perfgate:state {{}} -->\nold")
+    done = stage.event(pull)
+    stage.publish(done.request, stage.result(done.request))
+    assert stage.said(pull) == [ours]
+    assert "regression" in ours.body
+    assert len(stage.hub.calls()) <= 25
+
+
+def test_older_verdicts_are_folded(stage: Stage) -> None:
+    pull = stage.pull()
+    first = stage.event(pull)
+    stage.publish(first.request, stage.result(first.request))
+    old = pull.head
+    stage.push(pull, {"python/sglang/more.py": "x = 1\n"})
+    second = stage.event(pull, "synchronize")
+    body = stage.sticky(pull).body
+    assert body.index("running") < body.index("<details>") < body.rindex(old[:12])
+    stage.publish(second.request, passed(stage.result(second.request)))
+    body = stage.sticky(pull).body
+    assert "pass" in body.split("<details>")[0]
+    assert "❌ regression" in body
+    assert stage.check(old)["conclusion"] == "failure"
+    assert stage.check(pull.head)["conclusion"] == "success"
+    assert len(stage.said(pull)) == 1
+
+
+def test_publish_again_changes_nothing(stage: Stage) -> None:
+    pull = stage.pull()
+    request = stage.event(pull).request
+    for _ in range(3):
+        stage.publish(request, stage.result(request))
+    assert len(stage.said(pull)) == len(stage.checks(pull.head)) == 1
+    assert stage.sticky(pull).body.count("❌ regression") == 0  # nothing of it is folded as an earlier run
+
+
+# ------------------------------------------------------------------------------------------------ what is not measured
+
+
+def test_docs_only_ends_green_without_a_comment(stage: Stage) -> None:
+    pull = stage.pull(DOCS)
+    done = stage.event(pull)
+    assert "measure" not in done.outputs
+    assert stage.check(pull.head)["conclusion"] == "success"
+    assert "Nothing to measure" in stage.check(pull.head)["output"]["title"]
+    assert stage.said(pull) == []
+    assert "docs/readme.md" in done.summary
+
+
+def test_docs_only_on_request_is_answered(stage: Stage) -> None:
+    pull = stage.pull(DOCS)
+    stage.person("maintainer", "write")
+    done = stage.say(pull, "maintainer", "/perfgate run")
+    assert "measure" not in done.outputs
+    assert "Nothing" in stage.sticky(pull).body
+
+
+def test_a_fork_is_only_told_how(stage: Stage) -> None:
+    pull = stage.pull(fork=True, author="stranger")
+    done = stage.event(pull, token="fork")
+    assert done.outputs == {}
+    assert f"/perfgate run {pull.head[:12]}" in done.summary
+    assert stage.hub.calls() == []  # its token could write nothing, and nothing is asked
+
+
+def test_dependabot_is_treated_like_a_fork(stage: Stage) -> None:
+    pull = stage.pull(author="dependabot[bot]")
+    done = stage.event(pull, sender=User("dependabot[bot]", 49699333, "Bot"), token="fork")
+    assert done.outputs == {}
+    assert stage.hub.calls() == []
+
+
+def test_merge_group_does_not_hang(stage: Stage) -> None:
+    pull = stage.pull()
+    sender = stage.person("github-merge-queue[bot]")
+    stage.respond("merge_group", payloads.merge_group(stage.repository, pull.head, sender))
+    assert stage.check(pull.head)["conclusion"] == "success"
+    assert stage.check(pull.head)["output"]["title"] == "skipped: measured on the PR"
+    stage.respond("merge_group", payloads.merge_group(stage.repository, pull.head, sender, "destroyed"))
+    assert len(stage.checks(pull.head)) == 1
+
+
+def test_auto_off(stage: Stage) -> None:
+    stage.upstream.commit({".github/perfgate.yml": "github: {auto: 'off'}\n"}, "Config")
+    stage.upstream.push("main")
+    pull = stage.pull()
+    assert stage.event(pull).outputs == {}
+    assert stage.checks(pull.head) == []
+    assert measured(stage, pull)
+
+
+def test_the_callers_auto_wins(stage: Stage) -> None:
+    pull = stage.pull()
+    assert stage.event(pull, PERFGATE_AUTO="off").outputs == {}
+    with pytest.raises(PerfgateError, match="PERFGATE_AUTO"):
+        stage.event(pull, PERFGATE_AUTO="always")
+
+
+def test_auto_label(stage: Stage) -> None:
+    stage.upstream.commit({".github/perfgate.yml": "github: {auto: label, label: bench}\n"}, "Config")
+    stage.upstream.push("main")
+    pull, maintainer = stage.pull(), stage.person("maintainer", "write")
+    helper = stage.person("helper", "triage")
+    assert stage.event(pull).outputs == {}
+    pull.labels = ["bench", "other"]
+    assert stage.event(pull, "labeled", helper, label="bench").outputs == {}
+    assert stage.event(pull, "labeled", maintainer, label="other").outputs == {}
+    assert stage.event(pull, "labeled", maintainer, label="bench").outputs["measure"] == "true"
+
+    stage.push(pull, {"python/sglang/more.py": "x = 1\n"})
+    assert stage.event(pull, "synchronize").outputs == {}
+    assert pull.labels == ["other"]
+    pull.labels = ["bench"]
+    assert stage.event(pull, "synchronize").outputs == {}
+    assert pull.labels == []
+
+
+def test_an_overtaken_push_is_left_alone(stage: Stage) -> None:
+    pull = stage.pull()
+    payload = payloads.pull_request(stage.repository, pull, "synchronize")
+    stage.push(pull, {"python/sglang/more.py": "x = 1\n"})
+    assert stage.respond("pull_request", payload).outputs == {}
+    pull.state = "closed"
+    assert stage.event(pull).outputs == {}
+
+
+def test_a_second_delivery_of_a_push_does_nothing(stage: Stage) -> None:
+    pull = stage.pull()
+    first = stage.event(pull)
+    assert stage.event(pull).outputs == {}  # while it runs
+    stage.publish(first.request, stage.result(first.request))
+    assert stage.event(pull, "reopened").outputs == {}  # and after
+    assert len(stage.checks(pull.head)) == 1
+
+
+def test_a_run_that_died_does_not_block_the_next(stage: Stage) -> None:
+    pull = stage.pull()
+    first = stage.event(pull)
+    stage.repository.runs[first.request.run] = "completed"  # and nobody said a word
+    assert stage.event(pull).outputs["measure"] == "true"
+
+
+def test_running_the_workflow_again_on_purpose_measures_again(stage: Stage) -> None:
+    pull = stage.pull()
+    first = stage.event(pull)
+    stage.publish(first.request, stage.result(first.request))
+    again = stage.event(pull, run=first.request.run, attempt=2)
+    assert again.request.attempt == 2
+
+
+# ------------------------------------------------------------------------------------------------ conclusions
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code", "side", "conclusion"),
+    [
+        (Verdict.INCONCLUSIVE, 3, None, "neutral"),
+        (Verdict.ENVIRONMENT, 4, None, "neutral"),
+        (Verdict.BUILD_FAILED, 4, Side.HEAD, "failure"),
+        (Verdict.BUILD_FAILED, 4, Side.BASE, "neutral"),
+        (Verdict.BUILD_FAILED, 4, None, "neutral"),
+        (Verdict.BENCH_FAILED, 4, Side.HEAD, "failure"),
+        (Verdict.BENCH_FAILED, 4, Side.BASE, "neutral"),
+        (Verdict.SKIPPED, 0, None, "success"),
+    ],
+)
+def test_conclusion(stage: Stage, verdict: Verdict, code: int, side: Side | None, conclusion: str) -> None:
+    pull = stage.pull()
+    request = stage.event(pull).request
+    stage.publish(request, without_numbers(stage.result(request), verdict, code, side))
+    assert stage.check(pull.head)["conclusion"] == conclusion
+
+
+def test_fail_on(stage: Stage) -> None:
+    stage.upstream.commit({".github/perfgate.yml": "github: {fail_on: [inconclusive]}\n"}, "Config")
+    stage.upstream.push("main")
+    pull = stage.pull()
+    request = stage.event(pull).request
+    stage.publish(request, without_numbers(stage.result(request), Verdict.INCONCLUSIVE, 3))
+    assert stage.check(pull.head)["conclusion"] == "failure"
+
+
+@pytest.mark.parametrize(
+    ("measured", "conclusion", "said"),
+    [
+        ("failure", "neutral", "runner was lost"),
+        ("success", "neutral", "Nothing was measured"),
+        ("cancelled", "cancelled", "cancelled"),
+        ("skipped", "neutral", "Nothing was measured"),
+    ],
+)
+def test_nothing_came_back(stage: Stage, measured: str, conclusion: str, said: str) -> None:
+    pull = stage.pull()
+    request = stage.event(pull).request
+    stage.publish(request, None, measured)
+    assert stage.check(pull.head)["conclusion"] == conclusion
+    assert said in stage.sticky(pull).body
+
+
+def test_the_box_says_why(stage: Stage) -> None:
+    pull = stage.pull()
+    request = stage.event(pull).request
+    stage.publish(request, None, "failure", PERFGATE_REASON="no model @everyone <img src=x>\u202e")
+    body = stage.sticky(pull).body
+    assert "no model" in body
+    assert "@everyone" not in body
+    assert "<img" not in body
+
+
+@pytest.mark.parametrize("change", ["other", "cut", "garbage"])
+def test_an_artifact_that_cannot_be_trusted(stage: Stage, change: str) -> None:
+    pull = stage.pull()
+    request = stage.event(pull).request
+    place = stage.folder / "hostile"
+    good = passed(stage.result(request))
+    if change == "other":
+        good = dataclasses.replace(good, head=dataclasses.replace(good.head, sha="f" * 40))
+    stage.publish(request, good, artifact=place)
+    file = place / "result.json"
+    if change != "other":
+        file.write_text(file.read_text()[:200] if change == "cut" else "<script>")
+        stage.publish(request, None, artifact=place)
+    assert stage.check(pull.head)["conclusion"] == "neutral"
+    assert "cannot be used" in stage.sticky(pull).body
+
+
+def test_another_runs_request_is_refused(stage: Stage) -> None:
+    pull = stage.pull()
+    request = stage.event(pull).request
+    with pytest.raises(PerfgateError, match="run"):
+        stage.publish(request, stage.result(request), GITHUB_RUN_ID="1")
+    with pytest.raises(PerfgateError, match="runs in"):
+        stage.publish(request.model_copy(update={"repository": "other/repo"}), stage.result(request))
+
+
+# ------------------------------------------------------------------------------------------------ what gives no way
+
+
+def test_a_stale_result_is_marked(stage: Stage) -> None:
+    pull = stage.pull()
+    request = stage.event(pull).request
+    old = pull.head
+    stage.push(pull, {"python/sglang/more.py": "x = 1\n"})
+    stage.publish(request, passed(stage.result(request)))
+    assert stage.check(old)["conclusion"] == "success"  # it is that commit's verdict
+    assert stage.checks(pull.head) == []
+    assert "was not measured here" in stage.sticky(pull).body
+
+
+def test_a_stale_result_never_overwrites_a_newer_verdict(stage: Stage) -> None:
+    pull = stage.pull()
+    first = stage.event(pull).request
+    stage.push(pull, {"python/sglang/more.py": "x = 1\n"})
+    second = stage.event(pull, "synchronize").request
+    stage.publish(second, stage.result(second))
+    newest = stage.sticky(pull).body.split("<details>")[0]
+    stage.publish(first, passed(stage.result(first)))
+    body = stage.sticky(pull).body
+    assert "regression" in body.split("<details>")[0].split("-->", 2)[2]
+    assert newest.split("-->", 2)[2].split("<!--")[0] == body.split("-->", 2)[2].split("<!--")[0]
+    assert "✅ pass (stale)" in body
+
+
+@pytest.mark.parametrize("keep_comment", [True, False])
+def test_no_rerun_until_green(stage: Stage, keep_comment: bool) -> None:
+    """A regression of the same two trees stands until a pass contains its evidence, comment deleted or not."""
+    pull = stage.pull()
+    first = stage.event(pull).request
+    stage.publish(first, stage.result(first))
+    if not keep_comment:
+        del stage.repository.comments[stage.sticky(pull).id]
+    stage.person("maintainer", "write")
+    second = stage.say(pull, "maintainer", "/perfgate rerun").request
+    stage.publish(second, passed(stage.result(second)))
+    assert stage.check(pull.head)["conclusion"] == "failure"
+    assert "regression stands" in stage.sticky(pull).body
+
+    third = stage.say(pull, "maintainer", "/perfgate rerun").request
+    stage.publish(third, without_numbers(stage.result(third), Verdict.ENVIRONMENT, 4))
+    assert stage.check(pull.head)["conclusion"] == "failure"
+
+    fourth = stage.say(pull, "maintainer", "/perfgate rerun").request
+    contained = (f"run-{first.run}", f"run-{second.run}")
+    stage.publish(fourth, passed(stage.result(fourth, continues=contained)))
+    assert stage.check(pull.head)["conclusion"] == "success"
+    assert "regression stands" not in stage.sticky(pull).body
+
+
+def test_a_regression_of_other_code_does_not_stand(stage: Stage) -> None:
+    pull = stage.pull()
+    first = stage.event(pull).request
+    stage.publish(first, stage.result(first))
+    stage.push(pull, {"python/sglang/more.py": "x = 1\n"})
+    second = stage.event(pull, "synchronize").request
+    stage.publish(second, passed(stage.result(second)))
+    assert stage.check(pull.head)["conclusion"] == "success"
+
+
+def test_a_pass_of_some_recipes_is_no_pass(stage: Stage) -> None:
+    pull = stage.pull()
+    stage.person("maintainer", "write")
+    request = stage.say(pull, "maintainer", "/perfgate rerun baseline").request
+    assert request.recipes == ("baseline",)
+    stage.publish(request, passed(stage.result(request)))
+    assert stage.check(pull.head)["conclusion"] == "neutral"
+
+
+# ------------------------------------------------------------------------------------------------ two refs by hand
+
+
+def test_dispatch(stage: Stage) -> None:
+    stage.upstream.branch("experiment", {"python/sglang/x.py": "x = 1\n"})
+    stage.upstream.push("experiment")
+    sender = stage.person("maintainer", "write")
+
+    def dispatch(base: str, head: str) -> Done:
+        return stage.respond("workflow_dispatch", payloads.workflow_dispatch(stage.repository, sender, base, head))
+
+    done = dispatch("", "experiment")
+    assert done.request.pr is None
+    assert done.request.base == stage.upstream.sha("main")
+    assert dispatch(stage.upstream.sha("main"), "experiment").request.base == stage.upstream.sha("main")
+    published = stage.publish(done.request, stage.result(done.request))
+    assert published.exit == 1
+    assert "regression" in published.summary
+    assert stage.repository.checks == {}
+    assert stage.publish(done.request, passed(stage.result(done.request))).exit == 0
+    for hostile in ("$(id)", "--upload-pack=id", "a..b", "", "a b", "../../x"):
+        with pytest.raises(PerfgateError, match="input head"):
+            dispatch("", hostile)
+    with pytest.raises(PerfgateError, match="find the commit"):
+        dispatch("", "no-such-branch")
