@@ -210,6 +210,11 @@ BoxRule = Literal[
 ]
 """What can make a measurement say nothing about a commit."""
 
+def _word_off(value: object) -> object:
+    """YAML reads a bare `off` as false."""
+    return "off" if value is False else value
+
+
 Consequence = Annotated[Literal["environment", "warn", "off"], BeforeValidator(_word_off)]
 
 
