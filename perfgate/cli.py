@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from perfgate import __version__, config_file, demonstration
+from perfgate import __version__, calibration, config_file, demonstration
 from perfgate.cpu.changes import Change
 from perfgate.engine.probe_layout import tree_report
 from perfgate.errors import PerfgateError
@@ -54,12 +54,16 @@ class Profile(StrEnum):
 OutOption = Annotated[
     Path | None, typer.Option("--out", help="Directory for the run's files. Default: in the state directory.")
 ]
+RepoOption = Annotated[Path, typer.Option(help="A checkout of SGLang or of a fork of it.")]
+ConfigOption = Annotated[Path | None, typer.Option(help="Use this perfgate.yml, not the base branch's.")]
+BoxOption = Annotated[Path | None, typer.Option(help="The box's file. Default: /etc/perfgate/box.yml.")]
+ProfileOption = Annotated[Profile, typer.Option(help="cpu: real SGLang without a GPU, with a tiny model.")]
 RunArgument = Annotated[Path, typer.Argument(help="Directory of a run, with its facts.jsonl.", show_default=False)]
 
 
 @app.command()
 def gate(
-    repo: Annotated[Path, typer.Option(help="A checkout of SGLang or of a fork of it.")],
+    repo: RepoOption,
     head: Annotated[str, typer.Option(help="The commit to judge: branch, tag or SHA.")],
     base: Annotated[
         str | None, typer.Option(help="What to compare with. Default: the merge base with the default branch.")
@@ -67,9 +71,9 @@ def gate(
     base_branch: Annotated[
         str | None, typer.Option(help="The branch the change goes to, whose perfgate.yml holds.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Use this perfgate.yml, not the base branch's.")] = None,
-    box: Annotated[Path | None, typer.Option(help="The box's file. Default: /etc/perfgate/box.yml.")] = None,
-    profile: Annotated[Profile, typer.Option(help="cpu: real SGLang without a GPU, with a tiny model.")] = Profile.GPU,
+    config: ConfigOption = None,
+    box: BoxOption = None,
+    profile: ProfileOption = Profile.GPU,
     out: OutOption = None,
     max_pairs: Annotated[int | None, typer.Option(min=1, max=24, help="At most so many pairs a recipe.")] = None,
     recipes: Annotated[str | None, typer.Option(help="Only these recipes, separated by commas.")] = None,
@@ -136,6 +140,36 @@ def report(run: RunArgument) -> None:
 
 
 @app.command()
+def calibrate(
+    repo: RepoOption,
+    commit: Annotated[str, typer.Option(help="The commit to measure against itself.")] = "HEAD",
+    pairs: Annotated[int, typer.Option(min=1, max=24, help="Pairs of each recipe.")] = 5,
+    config: ConfigOption = None,
+    box: BoxOption = None,
+    profile: ProfileOption = Profile.GPU,
+    out: OutOption = None,
+) -> None:
+    """Teach the ledger this box's noise: one commit against itself, then what can be detected with it."""
+    request = GateRequest(repo=repo, head=commit, config=config, box=box, profile=profile.value, out=out)
+    outcome = calibration.calibrate(request, pairs, Progress())
+    if outcome.result is not None:
+        Console().print(calibration.show_power(request))
+    raise typer.Exit(int(outcome.exit_code))
+
+
+@app.command()
+def power(
+    repo: RepoOption,
+    config: ConfigOption = None,
+    box: BoxOption = None,
+    profile: ProfileOption = Profile.GPU,
+) -> None:
+    """Which slowdown is detected with which probability, at how many launches and GPU minutes, on this box."""
+    request = GateRequest(repo=repo, head="HEAD", config=config, box=box, profile=profile.value)
+    Console().print(calibration.show_power(request))
+
+
+@app.command()
 def config(
     check: Annotated[Path | None, typer.Option(help="Say what is wrong with a perfgate.yml.")] = None,
     schema: Annotated[bool, typer.Option("--schema", help="JSON Schema, for editors.")] = False,
@@ -145,7 +179,9 @@ def config(
     if (check is not None) + schema + example != 1:
         raise PerfgateError("give one of --check FILE, --schema, --example", where="config")
     if check is not None:
-        config_file.load_file(check)
+        resolved = config_file.resolve(config_file.load_file(check))
+        for note in resolved.notes:
+            typer.echo(f"{check}: {note}")
         typer.echo(f"{check}: fine")
     elif schema:
         typer.echo(json.dumps(config_file.schema(), indent=2))

@@ -91,6 +91,7 @@ class Job:
     progress: Progress
     confinement: Confinement
     base_branch: str | None
+    every_pair: bool
 
     @property
     def resolved(self) -> Resolved:
@@ -100,12 +101,14 @@ class Job:
 def run_gate(request: GateRequest, progress: Progress) -> Outcome:
     """The whole job. Raises PerfgateError for what is wrong before anything was begun."""
     repository = Repository(request.repo)
-    configuration = find_configuration(repository, request, _layers)
+    configuration = find_configuration(repository, request, layers)
     resolved = configuration.resolved
     commits = find_commits(repository, request, resolved.ignore_paths)
     with Store(Path(resolved.box.state_dir).absolute(), resolved.caches) as store, cancellable():
         confinement = choose(resolved.box.isolation, run_as=resolved.box.run_as, hidden=(store.root,))
-        job = Job(repository, configuration, commits, store, progress, confinement, request.base_branch)
+        job = Job(
+            repository, configuration, commits, store, progress, confinement, request.base_branch, request.every_pair
+        )
         run, plan = _begin(job, request)
         try:
             with Notebook(run) as notebook:
@@ -119,7 +122,8 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
     return Outcome(run, result, Exit(result.exit_code))
 
 
-def _layers(profile: str) -> tuple[Config, ...]:
+def layers(profile: str) -> tuple[Config, ...]:
+    """What a profile lays over perfgate.yml."""
     return (settings(),) if profile == "cpu" else ()
 
 
@@ -151,7 +155,7 @@ def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
 
 def _carry_out(job: Job, run: Path, notebook: Notebook, wait_s: float) -> None:
     """From the plan to the last fact. What stops it is a fact as well."""
-    if job.commits.diff.nothing:
+    if job.commits.diff.nothing and not job.every_pair:
         job.progress.say(f"nothing to measure: {job.commits.diff.reason}")
         return
     try:
@@ -251,7 +255,8 @@ def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltS
         autotune=plan.autotune,
     )
     earlier = named_runs(job.store.folder("runs"), plan.continues)
-    step = Measuring(notebook, bench, earlier).until_decided()
+    measuring = Measuring(notebook, bench, earlier)
+    step = measuring.all_pairs() if job.every_pair else measuring.until_decided()
     job.progress.say(f"done: {step.reason}")
 
 
@@ -292,7 +297,7 @@ def conclude(run: Path, runs: Path | None = None) -> r.Result:
         raise PerfgateError("the run here never began", where=str(run), remedy="measure again")
     earlier = named_runs(runs or run.parent, facts.plan.continues)
     skipped = None
-    if facts.plan.diff_class == "nothing":
+    if facts.plan.diff_class == "nothing" and not facts.launches:
         skipped = "Nothing to measure: the diff touches no code that serves."
     result = judge_run(facts, _conditions(facts), earlier, skipped)
     write_result(run, result)

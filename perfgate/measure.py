@@ -72,6 +72,14 @@ class Measuring:
             if not self._measure_pair(step.recipe, number):
                 return Step(None, "a launch failed twice")
 
+    def all_pairs(self) -> Step:
+        """Measures as many pairs of each recipe as the plan allows, recipes in turn."""
+        for number in range(1, self._run.plan.limits.max_pairs + 1):
+            for recipe in self._run.plan.recipes:
+                if len(self._run.pairs_of(recipe.name)) < number and not self._measure_pair(recipe.name, number):
+                    return Step(None, "a launch failed twice")
+        return Step(None, "all pairs are measured")
+
     def next(self) -> Step:
         """Which recipe gets the next pair, judged on everything so far. Earlier runs' pairs do not use up the limit."""
         run = self._run

@@ -39,6 +39,7 @@ class GateRequest:
     recipes: tuple[str, ...] = ()
     resume: bool = False
     seed: int | None = None
+    every_pair: bool = False  # measure all pairs, whatever the judge says: to learn the box's noise
     wait_s: float = 0.0  # for the box, when another gate has it
     pr: r.PullRequest | None = None
 

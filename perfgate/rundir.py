@@ -112,6 +112,11 @@ def _readable(runs: Path) -> Iterator[RunFacts]:
                 yield run
 
 
+def newest_run(runs: Path, box: str) -> RunFacts | None:
+    found = [run for run in _readable(runs) if run.plan.box == box]
+    return max(found, key=lambda run: run.plan.t, default=None)
+
+
 def usual_launch_seconds(runs: Path, box: str) -> dict[str, float]:
     """Recipe → seconds of a launch, the mean of its newest run on this box. For telling people, not for judging."""
     usual: dict[str, float] = {}

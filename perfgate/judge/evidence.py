@@ -84,6 +84,9 @@ class RunFacts:
     def pairs_of(self, recipe: str) -> tuple[r.Pair, ...]:
         return tuple(pair for pair in self.pairs if pair.recipe == recipe)
 
+    def plans(self, recipe: str) -> bool:
+        return any(plan.name == recipe for plan in self.plan.recipes)
+
     def recipe(self, name: str) -> r.RecipePlan:
         return next(recipe for recipe in self.plan.recipes if recipe.name == name)
 
@@ -223,7 +226,7 @@ def counted_pairs(run: RunFacts, earlier: Sequence[RunFacts], recipe: str) -> li
     entries = {
         (one.plan.run_id, pair.pair): (one, pair)
         for one in earlier
-        if _plans(one, recipe)
+        if one.plans(recipe)
         for pair in one.pairs_of(recipe)
     }
     kept = earlier_evidence(run, earlier, recipe).strata
@@ -244,16 +247,12 @@ def earlier_evidence(run: RunFacts, earlier: Sequence[RunFacts], recipe: str) ->
             fingerprint=one.fingerprint,
         )
         for one in earlier
-        if _plans(one, recipe)
+        if one.plans(recipe)
         for pair in one.pairs_of(recipe)
     ]
     at_hand = {one.plan.run_id for one in earlier}
     missing = [name for name in run.plan.continues if name not in at_hand]
     return evidence_for(run.question(recipe), run.fingerprint, filed, missing)
-
-
-def _plans(run: RunFacts, recipe: str) -> bool:
-    return any(plan.name == recipe for plan in run.plan.recipes)
 
 
 def _file(base: Launch, head: Launch, pair: r.Pair, plan: r.MetricPlan) -> _Filed:
