@@ -6,22 +6,21 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from perfgate import __version__, calibration, config_file, demonstration
+from perfgate import __version__
 from perfgate.cpu.changes import Change
-from perfgate.engine.probe_layout import tree_report
 from perfgate.errors import PerfgateError
-from perfgate.facts import read_result
-from perfgate.gate import Outcome, conclude, run_gate
 from perfgate.github.cli import app as on_github
-from perfgate.planning import GateRequest
-from perfgate.progress import Progress
-from perfgate.report.comment import render_comment
-from perfgate.report.terminal import print_result
+
+if TYPE_CHECKING:
+    from perfgate.config import Resolved
+    from perfgate.gate import Outcome
+
+# What a command needs is imported in it: nobody who asks for help waits for NVML, the hub and git.
 
 app = typer.Typer(
     name="perfgate",
@@ -85,6 +84,10 @@ def gate(
 
     Exit codes: 0 pass or skipped, 1 regression, 2 usage, 3 inconclusive, 4 environment, build or benchmark failed.
     """
+    from perfgate.gate import run_gate
+    from perfgate.planning import GateRequest
+    from perfgate.progress import Progress
+
     request = GateRequest(
         repo=repo,
         head=head,
@@ -112,11 +115,17 @@ def demo(
 
     Exit codes as of `gate`: 1 for verify, baseline and accept, 0 for none.
     """
+    from perfgate import demonstration
+    from perfgate.progress import Progress
+
     _end(demonstration.run(change, out, Progress()))
 
 
 def _end(outcome: Outcome) -> None:
     """The comment on standard output, what a person in a terminal wants on standard error."""
+    from perfgate.report.comment import render_comment
+    from perfgate.report.terminal import print_result
+
     if outcome.result is not None:
         typer.echo(render_comment(outcome.result))
         errors = Console(stderr=True)
@@ -128,6 +137,8 @@ def _end(outcome: Outcome) -> None:
 @app.command()
 def judge(run: RunArgument) -> None:
     """The verdict of a run again, from its facts alone. Exit codes as of `gate`."""
+    from perfgate.gate import conclude
+
     result = conclude(run)
     typer.echo(f"{result.verdict.value}: {result.reason}")
     raise typer.Exit(result.exit_code)
@@ -136,6 +147,9 @@ def judge(run: RunArgument) -> None:
 @app.command()
 def report(run: RunArgument) -> None:
     """The comment of a run again, as Markdown on standard output, from its result alone."""
+    from perfgate.facts import read_result
+    from perfgate.report.comment import render_comment
+
     typer.echo(render_comment(read_result(run)))
 
 
@@ -150,6 +164,10 @@ def calibrate(
     out: OutOption = None,
 ) -> None:
     """Teach the ledger this box's noise: one commit against itself, then what can be detected with it."""
+    from perfgate import calibration
+    from perfgate.planning import GateRequest
+    from perfgate.progress import Progress
+
     request = GateRequest(repo=repo, head=commit, config=config, box=box, profile=profile.value, out=out)
     outcome = calibration.calibrate(request, pairs, Progress())
     if outcome.result is not None:
@@ -165,6 +183,9 @@ def power(
     profile: ProfileOption = Profile.GPU,
 ) -> None:
     """Which slowdown is detected with which probability, at how many launches and GPU minutes, on this box."""
+    from perfgate import calibration
+    from perfgate.planning import GateRequest
+
     request = GateRequest(repo=repo, head="HEAD", config=config, box=box, profile=profile.value)
     Console().print(calibration.show_power(request))
 
@@ -176,6 +197,8 @@ def config(
     example: Annotated[bool, typer.Option("--example", help="A commented perfgate.yml with all defaults.")] = False,
 ) -> None:
     """Check a configuration, or show what can be configured."""
+    from perfgate import config_file
+
     if (check is not None) + schema + example != 1:
         raise PerfgateError("give one of --check FILE, --schema, --example", where="config")
     if check is not None:
@@ -194,10 +217,41 @@ def probe(
     check_tree: Annotated[Path, typer.Option(help="A checkout of SGLang, an installed package, or a wheel.")],
 ) -> None:
     """Say whether the probe will find what it times in a commit, and what moved where it will not. Runs nothing."""
+    from perfgate.engine.probe_layout import tree_report
+
     typer.echo(tree_report(check_tree))
 
 
 app.add_typer(on_github)
+
+
+models_app = typer.Typer(no_args_is_help=True, help="Targets and drafts at pinned revisions in the box's HF_HOME.")
+app.add_typer(models_app, name="models")
+
+
+def _resolved(config: Path | None, box: Path | None) -> Resolved:
+    from perfgate import config_file
+    from perfgate.config import Config
+    from perfgate.planning import GateRequest, find_box
+
+    request = GateRequest(repo=Path(), head="", box=box)
+    return config_file.resolve(config_file.load_file(config) if config else Config(), find_box(request))
+
+
+@models_app.command("fetch")
+def models_fetch(config: ConfigOption = None, box: BoxOption = None) -> None:
+    """Fetch what is missing. The only command that uses a hub token (HF_TOKEN)."""
+    from perfgate import models
+
+    models.fetch(_resolved(config, box), typer.echo)
+
+
+@models_app.command("verify")
+def models_verify(config: ConfigOption = None, box: BoxOption = None) -> None:
+    """Check that every model is there, and that its weights have the hash they are filed under."""
+    from perfgate import models
+
+    models.verify(_resolved(config, box), typer.echo)
 
 
 def main() -> None:

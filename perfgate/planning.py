@@ -15,12 +15,10 @@ from perfgate.config import BoxFile, Config, Resolved, ResolvedRecipe
 from perfgate.errors import PerfgateError
 from perfgate.facts import short_hash
 from perfgate.measure import orders
+from perfgate.places import BOX_PATH, CONFIG_PATH
 from perfgate.source.diff import DiffClass, classify
 from perfgate.source.pins import PYPROJECT
 from perfgate.source.repository import Repository
-
-CONFIG_PATH = ".github/perfgate.yml"
-BOX_PATH = Path("/etc/perfgate/box.yml")
 
 
 @dataclass(frozen=True, kw_only=True)
