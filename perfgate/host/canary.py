@@ -17,7 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
+
+from pydantic import TypeAdapter
 
 from perfgate.host.gpu import GpuReading
 
@@ -49,7 +51,10 @@ class CanaryReading:
     """`readings` for `records.Canary.readings`; empty where the canary failed, with the reason in `notes`."""
 
     readings: Mapping[str, tuple[float, ...]]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
+
+
+_ANSWER = TypeAdapter(CanaryReading)
 
 
 class Canary:
@@ -69,12 +74,12 @@ class Canary:
         """One reading. Never raises: a canary that cannot sing is a note, not the end of a run."""
         begin = time.monotonic()
         try:
-            answer, clocks = self._ask(begin + self._setup.limit_s)
-        except (OSError, ValueError) as error:
+            text, clocks = self._ask(begin + self._setup.limit_s)
+            answer = _ANSWER.validate_json(text)
+        except (OSError, ValueError) as error:  # pydantic's error is a ValueError
             self.close()
-            return CanaryReading(readings={}, notes=(f"the canary gave no answer: {error}",))
-        readings = {str(name): tuple(map(float, values)) for name, values in answer["readings"].items()}
-        return CanaryReading(readings={**readings, **clocks_under_load(clocks)}, notes=tuple(answer["notes"]))
+            return CanaryReading(readings={}, notes=(f"the canary gave no answer: {str(error).splitlines()[0]}",))
+        return CanaryReading(readings={**answer.readings, **clocks_under_load(clocks)}, notes=answer.notes)
 
     def close(self) -> None:
         """Ends the process and its ranks."""
@@ -95,19 +100,14 @@ class Canary:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, deadline: float) -> tuple[Mapping[str, Any], list[Sequence[GpuReading]]]:
+    def _ask(self, deadline: float) -> tuple[bytes, list[Sequence[GpuReading]]]:
+        """Its answer, and the GPUs' states meanwhile."""
         setup = self._setup
         process = self._process = self._process or _start(setup)
         assert process.stdin is not None
         request = {"ranks": setup.ranks, "device": setup.device, "sizes": setup.sizes, "repeats": setup.repeats}
         process.stdin.write(json.dumps(request).encode() + b"\n")
         process.stdin.flush()
-        return self._answer(process, deadline)
-
-    def _answer(
-        self, process: subprocess.Popen[bytes], deadline: float
-    ) -> tuple[Mapping[str, Any], list[Sequence[GpuReading]]]:
-        """The answer, and the GPUs' states meanwhile."""
         assert process.stdout is not None
         text, clocks = b"", []
         with selectors.DefaultSelector() as selector:
@@ -122,10 +122,7 @@ class Canary:
                     if not part:
                         raise ValueError(f"its process ended with status {process.wait()}")
                     text += part
-        answer = json.loads(text)
-        if not isinstance(answer, dict) or not isinstance(answer.get("readings"), dict):
-            raise ValueError("it is not an answer")
-        return answer, clocks
+        return text, clocks
 
 
 def _start(setup: CanarySetup) -> subprocess.Popen[bytes]:
