@@ -41,7 +41,7 @@ def test_two_processes_build_the_same_key_once(lab: Lab) -> None:
 
 def _slow_lab(lab: Lab) -> str:
     """Enough files for the making to take its time in each of its steps."""
-    files = {f"bulk/m{number}.py": "x = 1\n" * 50 for number in range(1500)}
+    files = {f"bulk/m{number}.py": "x = 1\n" * 50 for number in range(800)}
     make_wheel(lab.index, "bulky", "1.0", files)
     return lab.commit("tiny==1.0", "other", "bulky")
 
@@ -93,7 +93,7 @@ def _check_whole(lab: Lab, sha: str) -> None:
     with lab.store() as store:
         builder = lab.builder(store)
         built = builder.build(Side.BASE, builder.repository.resolve(sha), log=lab.root / "log2")
-        code = "import tiny, bulk.m1499, sglang; print(tiny.VERSION, bulk.m1499.x)"
+        code = "import tiny, bulk.m799, sglang; print(tiny.VERSION, bulk.m799.x)"
         assert run_python(built.python, built.path_entries, code) == "1.0 1"
         store.evict()
     with lab.store() as store:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from perfgate.errors import PerfgateError
+from perfgate.source import trees
 from perfgate.source.entry import remove_tree
 from perfgate.source.repository import Repository
 from perfgate.source.trees import tree_hash
@@ -378,7 +379,8 @@ def test_hand_made_trees_cannot_lead_out(lab: Lab, tmp_path: Path) -> None:
     assert not (tmp_path / "trees" / "escaped").exists()
 
 
-def test_a_tree_that_explodes_is_refused(lab: Lab, tmp_path: Path) -> None:
+def test_a_tree_that_explodes_is_refused(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "MAX_FILES", 5000)
     oid = lab.put("blob", b"x")
     tree = lab.put("tree", _tree(*(("100644", b"f%d" % n, oid) for n in range(10))))
     for _ in range(8):
