@@ -54,6 +54,10 @@ class Answer:
         return next((count for at, count in reversed(self.counts) if at <= when), 0)
 
 
+class InOnePiece(ClientError):
+    """First and last token were read at the same moment: the server withheld them, or this client got no core."""
+
+
 class Dechunker:
     """Takes off the framing of HTTP/1.1's chunked transfer, piece by piece."""
 
@@ -141,7 +145,7 @@ class AnswerReader:
         if answer.meta.get("finish_reason") is None:
             raise ClientError("answer_cut", "the answer ended without saying that it is finished")
         if answer.decode_tokens < 1 or answer.decode_s <= 0:
-            raise ClientError("answer_in_one_piece", "the whole answer came at once, so its speed cannot be measured")
+            raise InOnePiece("answer_in_one_piece", "the whole answer came at once, so its speed cannot be measured")
         answer.output = _output_hash(last)
         return answer
 

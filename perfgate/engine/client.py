@@ -23,7 +23,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle, islice
 from statistics import median
@@ -33,7 +33,7 @@ import requests
 from urllib3.exceptions import HTTPError
 
 from perfgate.config import Workload
-from perfgate.engine.answers import Answer, AnswerReader, Dechunker, verify_count
+from perfgate.engine.answers import Answer, AnswerReader, Dechunker, InOnePiece, verify_count
 from perfgate.engine.faults import ClientError
 from perfgate.engine.prompts import Prompt, prompts_for
 from perfgate.records import Request
@@ -44,6 +44,7 @@ LOOK_SIZE = 4 << 20  # bytes kept before they are looked into
 LAST_CHUNK = b"0\r\n\r\n"
 FLUSH_S = 20.0  # for the server to have nothing pending
 FLUSH_POLL_S = 0.1
+TRIES = 3  # of a request that came in one piece
 STEADY = 4  # requests on each side of the comparison
 STEADY_SHARE = 0.95  # still getting faster: the newest requests' step is shorter than this share of those before
 
@@ -92,7 +93,8 @@ class Client:
         steps: list[float] = []
         steady = False
         for prompt in islice(cycle(self.prompts), limit):
-            answer = self._ask(prompt)
+            (asked,) = self._wave([prompt])
+            answer = asked.answer
             steps.append(answer.decode_s / answer.decode_tokens)
             steady = _steady(steps)
             if steady and len(steps) >= self.workload.warmup_min:
@@ -107,10 +109,7 @@ class Client:
         self.flush()
         with _quiet_memory():
             begin = time.monotonic()
-            if concurrency == 1:
-                waves = [[Asked(prompt, self._ask(prompt))] for prompt in self.prompts]
-            else:
-                waves = [self._wave(wave) for wave in self._waves(concurrency)]
+            waves = [self._wave(wave) for wave in self._waves(concurrency)]
             end = time.monotonic()
         return summarise(concurrency, begin, end, waves, speculative=self.speculative)
 
@@ -140,7 +139,15 @@ class Client:
         return [*prompts, *islice(cycle(self.prompts), concurrency - len(prompts))]
 
     def _wave(self, prompts: Sequence[Prompt]) -> list[Asked]:
-        """All prompts at once."""
+        """All prompts at once; again where a busy box kept this client from seeing an answer begin."""
+        for _ in range(TRIES - 1):
+            with suppress(InOnePiece):
+                return self._wave_once(prompts)
+        return self._wave_once(prompts)
+
+    def _wave_once(self, prompts: Sequence[Prompt]) -> list[Asked]:
+        if len(prompts) == 1:
+            return [Asked(prompts[0], self._ask(prompts[0]))]
         found: list[Asked | None] = [None] * len(prompts)
         faults: list[ClientError] = []
         gate = threading.Barrier(len(prompts))

@@ -192,7 +192,7 @@ class LogParser:
         return LogState(
             ready=self._ready,
             stage=self._stage,
-            failure=self._cause or self._consequence,
+            failure=self._cause or self._told_consequence(),
             exception=self._exception,
             max_total_num_tokens=self._max_tokens,
             spec_worker=tuple(self._spec_worker),
@@ -201,6 +201,13 @@ class LogParser:
             useful=tuple(self._useful),
             size=self._size,
         )
+
+    def _told_consequence(self) -> Failure | None:
+        """That a child failed says little; the exception logged before says why."""
+        found = self._consequence
+        if found is not None and found.code == "child_failed" and self._exception is not None:
+            return Failure(found.code, self._exception)
+        return found
 
     def _line(self, raw: str) -> None:
         text = _ESCAPES.sub("", raw)

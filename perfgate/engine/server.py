@@ -38,7 +38,7 @@ HOST = "127.0.0.1"
 POLL_S = 0.1
 TELL_S = 5.0  # between two lines about the same stage
 PATIENCE_S = 10.0  # after a failure line: for the server to end or to go on
-DEATH_S = 2.0  # for the log to say why, after the main process is gone
+DEATH_S = 2.0  # for the log of a dying server to say why
 MAX_LOG = 1 << 30  # bytes: a server that writes more is filling the disk
 GRACE_SHARE = 1 / 3  # of stop_s: for the server to end by itself
 FIRST_TOKENS = 8
@@ -184,11 +184,11 @@ class Server:
         return self._find()
 
     def died(self) -> ServerDied:
-        """The fault of a server that is gone, with the reason its log gives."""
-        tree.wait_until(lambda: self.log.read().failure is not None, DEATH_S)
-        state = self.log.read_all()
+        """The fault of a server that is gone or going, with the reason its log gives."""
+        tree.wait_until(lambda: not self.alive() or self.log.read().failure is not None, DEATH_S)
         code = self.popen.poll()
-        failure = state.failure or _uncaught(state) or _by_exit_code(code)
+        state = self.log.read() if code is None else self.log.read_all()
+        failure = state.failure or _by_signal(code) or _uncaught(state) or _by_exit_code(code)
         return ServerDied(failure.code, f"the server died: {failure.line}", state.useful)
 
     def stop(self) -> tuple[Process, ...]:
@@ -353,15 +353,16 @@ def _uncaught(state: LogState) -> Failure | None:
     return Failure("server_died", state.exception) if state.exception else None
 
 
+def _by_signal(code: int | None) -> Failure | None:
+    if code is None or 0 <= code <= 128:
+        return None
+    return Failure("server_killed", f"it was ended by signal {-code if code < 0 else code - 128}")
+
+
 def _by_exit_code(code: int | None) -> Failure:
     if code is None:
         return Failure("server_died", "it answers no more")
-    if code == 0:
-        return Failure("server_died", "it ended by itself with exit code 0")
-    if code > 128 or code < 0:
-        number = code - 128 if code > 128 else -code
-        return Failure("server_killed", f"it was ended by signal {number}")
-    return Failure("server_died", f"exit code {code}")
+    return Failure("server_died", "it ended by itself with exit code 0" if code == 0 else f"exit code {code}")
 
 
 def _named(failure: Failure, text: str, state: LogState) -> LaunchError:

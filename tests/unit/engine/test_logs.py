@@ -62,7 +62,7 @@ def test_decode_lines_of_plain_decoding_have_no_accept_length() -> None:
         ),
         (
             "no-cpu-engine-env.log",
-            Failure("child_failed", "Received sigquit from a child process. It usually means the child failed."),
+            Failure("child_failed", "ModuleNotFoundError: No module named 'vllm'"),
             "ModuleNotFoundError: No module named 'vllm'",
         ),
         ("no-shim-no-sgl-kernel.log", None, "ModuleNotFoundError: No module named 'sgl_kernel'"),

@@ -1,0 +1,122 @@
+"""A stand-in server of scripted behaviour, ready to be launched."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from perfgate.config import Workload
+from perfgate.engine.command import EnvironmentParts, child_environment, server_command
+from perfgate.engine.launch import LaunchPlan
+from perfgate.engine.server import LaunchSpec, Server, free_port
+from perfgate.host.sandbox import UNCONFINED, Confinement, choose, hand_over, interpreter_folders
+from perfgate.records import Side
+from tests.standin import Behaviour, make_repository
+
+PYTHON = Path(sys.executable)
+SPECULATIVE = {"speculative-algorithm": "EAGLE3", "speculative-num-steps": 2}
+WORKLOAD = Workload(
+    prompts_per_kind=1, output_tokens=16, samples=2, warmup_min=1, warmup_max=2, request_timeout_s=20, concurrency=[1]
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Makes launches of one commit of the stand-in."""
+
+    place: Path
+    tree: Path
+    confinement: Confinement = UNCONFINED
+    stall_s: float = 20.0
+    stop_s: float = 10.0
+
+    @property
+    def home(self) -> Path:
+        return self.place / "home"
+
+    def spec(self, flags: dict[str, object] | None = None, **changes: object) -> LaunchSpec:
+        port = free_port()
+        environment = child_environment(
+            os.environ,
+            EnvironmentParts(
+                python=PYTHON,
+                path_entries=[self.tree / "python"],
+                home={"HOME": str(self.home), "TMPDIR": str(self.home)},
+            ),
+        )
+        spec = LaunchSpec(
+            argv=server_command(PYTHON, flags or {}, model="stand/in", port=port),  # type: ignore[arg-type]
+            environment=environment,
+            cwd=self.home,
+            port=port,
+            log=self.place / "logs" / "server.log",
+            stall_s=self.stall_s,
+            stop_s=self.stop_s,
+            confinement=self.confinement,
+            readable=(*interpreter_folders(PYTHON), self.tree, *own_folders()),
+            writable=(self.home,),
+        )
+        return replace(spec, **changes)  # type: ignore[arg-type]
+
+    def plan(self, workload: Workload = WORKLOAD, *, speculative: bool = False) -> LaunchPlan:
+        return LaunchPlan(
+            id="recipe/p01/base/a1",
+            recipe="recipe",
+            pair=1,
+            side=Side.BASE,
+            position=1,
+            attempt=1,
+            sha="0" * 40,
+            build="key",
+            spec=self.spec(dict(SPECULATIVE) if speculative else None),
+            workload=workload,
+            speculative=speculative,
+            log="logs/server.log",
+        )
+
+
+def own_folders() -> tuple[Path, ...]:
+    """Where this test run's packages lie, for an interpreter that has them by a link."""
+    return tuple(Path(entry).resolve() for entry in sys.path if entry and Path(entry).is_dir())
+
+
+Make = Callable[..., Bench]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """`make(isolation="none", **behaviour)`: a bench for a commit that behaves so."""
+
+    made = 0
+
+    def build(isolation: str = "none", stall_s: float = 20.0, stop_s: float = 10.0, **behaviour: object) -> Bench:
+        nonlocal made
+        made += 1
+        place = tmp_path.resolve() / f"bench-{made}"
+        repository = make_repository(place / "sglang", head=Behaviour(**behaviour))  # type: ignore[arg-type]
+        bench = Bench(place, repository.path, choose(isolation, hidden=[place]), stall_s, stop_s)
+        bench.home.mkdir()
+        hand_over([bench.home], bench.confinement)
+        return bench
+
+    return build
+
+
+@pytest.fixture
+def serving() -> Iterator[Callable[..., Server]]:
+    """Starts servers and sees to it that none is left, whatever the test does."""
+    started: list[Server] = []
+
+    def start(spec: LaunchSpec, **more: object) -> Server:
+        started.append(Server.start(spec, **more))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for server in started:
+        if server.alive() or server.processes():
+            server.stop()

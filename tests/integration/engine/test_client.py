@@ -1,0 +1,157 @@
+"""The client against the stand-in: right figures from scripted speeds, and clear errors for what cannot be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from perfgate.config import Workload
+from perfgate.engine import client as client_module
+from perfgate.engine.client import Client, SampleData
+from perfgate.engine.faults import ClientError
+from perfgate.engine.server import Server
+from tests.integration.engine.conftest import SPECULATIVE, WORKLOAD, Make
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def ask(make: Make, serving: Start) -> Callable[..., Any]:
+    """`with ask(speculative=…, **behaviour) as client`."""
+
+    @contextmanager
+    def asking(*, speculative: bool = False, workload: Workload = WORKLOAD, **behaviour: object) -> Any:
+        server = serving(make(**behaviour).spec(SPECULATIVE if speculative else None))
+        server.wait_ready()
+        yield Client(server.url, workload, speculative=speculative)
+        server.stop()
+
+    return asking
+
+
+def speed(data: SampleData) -> float:
+    assert data.tok_s is not None
+    return data.tok_s
+
+
+def test_plain_decoding_is_measured_per_token(ask: Callable[..., Any]) -> None:
+    with ask(token_ms=4.0) as client:
+        data = client.sample(1)
+    assert speed(data) < 1.5 * 250  # the busiest box cannot make it much faster than scripted
+    assert data.cycle_ms == pytest.approx(1000 / speed(data))
+    assert data.accept_length is None
+    assert [request.prompt for request in data.requests] == [prompt.id for prompt in client.prompts]
+    assert all(request.tokens == 16 for request in data.requests)
+    assert data.begin < data.end
+    assert sum(request.decode_s for request in data.requests) < data.end - data.begin
+
+
+def test_speculation_is_measured_in_cycles(ask: Callable[..., Any]) -> None:
+    with ask(speculative=True, draft_ms=1.0, verify_ms=6.0, extend_ms=1.0, accept_length=2.5) as client:
+        data = client.sample(1)
+    assert data.cycle_ms > 8.0 / 1.5
+    assert 1.5 < data.accept_length <= 3.0
+    assert all(request.verify_ct for request in data.requests)
+    assert speed(data) == pytest.approx(1000 * data.accept_length / data.cycle_ms)
+
+
+def test_older_names_in_meta_info_are_read_as_well(ask: Callable[..., Any]) -> None:
+    with ask(speculative=True, generation="old") as client:
+        old = client.sample(1)
+    assert old.accept_length is not None
+    assert all(request.verify_ct for request in old.requests)
+
+
+def test_a_loss_in_one_kind_of_prompt_is_seen_in_that_kind_only(ask: Callable[..., Any]) -> None:
+    with ask(token_ms=3.0, kind_factor={"code": 6.0}) as client:
+        kinds = client.sample(1).tok_s_by_kind
+    assert all(kinds["code"] < kinds[kind] / 2 for kind in ("chat", "maths", "summary", "json"))
+
+
+@pytest.mark.parametrize("concurrency", [3, 8])
+def test_several_at_a_time_are_counted_while_all_decode(ask: Callable[..., Any], concurrency: int) -> None:
+    workload = WORKLOAD.model_copy(update={"output_tokens": 64})
+    with ask(token_ms=4.0, batch_cost=0.0, prefill_ms=1.0, workload=workload) as client:
+        data = client.sample(concurrency)
+    slowest, fastest = min(data.tok_s_by_kind.values()), max(data.tok_s_by_kind.values())
+    assert concurrency * slowest / 2 < speed(data) < concurrency * fastest * 2
+    assert len(data.requests) % concurrency == 0
+    assert {request.prompt for request in data.requests} == {prompt.id for prompt in client.prompts}
+
+
+def test_outputs_are_equal_for_equal_answers_and_differ_for_others(ask: Callable[..., Any]) -> None:
+    outputs = []
+    for number in (0, 0, 1):
+        with ask(answers=number) as client:
+            outputs.append([request.output for request in client.sample(1).requests])
+    assert outputs[0] == outputs[1]
+    assert all(one != other for one, other in zip(outputs[0], outputs[2], strict=True))
+
+
+def test_warm_up_is_bounded_and_covers_every_concurrency(ask: Callable[..., Any]) -> None:
+    workload = WORKLOAD.model_copy(update={"warmup_min": 9, "warmup_max": 12, "concurrency": [1, 2]})
+    with ask(workload=workload) as client:
+        warm_up = client.warm_up()
+    assert 9 <= warm_up.requests <= 12
+
+
+def test_the_cache_is_emptied_once_nothing_is_pending(ask: Callable[..., Any]) -> None:
+    with ask(flush_refusals=4) as client:
+        client.flush()
+
+
+def test_a_cache_that_is_never_emptied_is_told(ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "FLUSH_S", 0.5)
+    with ask(flush_refusals=10_000) as client, pytest.raises(ClientError) as caught:
+        client.sample(1)
+    assert caught.value.code == "flush_refused"
+
+
+@pytest.mark.parametrize(
+    ("garbage", "code"),
+    [
+        ("not_json", "answer_garbage"),
+        ("truncated", "answer_cut"),
+        ("unfinished", "answer_length"),
+        ("short", "answer_length"),
+        ("meta_types", "answer_garbage"),
+        ("error", "answer_error"),
+    ],
+)
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_garbage_is_one_clear_error(ask: Callable[..., Any], garbage: str, code: str, concurrency: int) -> None:
+    with ask(garbage=garbage) as client, pytest.raises(ClientError) as caught:
+        client.sample(concurrency)
+    assert caught.value.code == code
+    assert "\n" not in str(caught.value)
+
+
+def test_an_endless_answer_ends_at_the_limit(ask: Callable[..., Any]) -> None:
+    workload = WORKLOAD.model_copy(update={"request_timeout_s": 1.0})
+    with ask(garbage="endless", workload=workload) as client, pytest.raises(ClientError) as caught:
+        client.sample(1)
+    assert caught.value.code in {"answer_slow", "answer_hung", "answer_endless"}
+
+
+def test_absurd_figures_of_the_server_are_absent_and_the_clocks_figures_stay(ask: Callable[..., Any]) -> None:
+    with ask(speculative=True, garbage="absurd_meta") as client:
+        data = client.sample(1)
+    assert data.tok_s is not None
+    assert data.cycle_ms is None
+    assert data.accept_length is None
+
+
+def test_answers_without_token_ids_are_compared_by_text(ask: Callable[..., Any]) -> None:
+    with ask(garbage="no_ids") as client:
+        data = client.sample(1)
+    assert all(request.output.startswith("text-") for request in data.requests)
+
+
+def test_no_proxy_comes_between(ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    with ask() as client:
+        assert client.sample(1).tok_s is not None

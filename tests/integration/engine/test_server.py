@@ -1,0 +1,268 @@
+"""Starting, watching and ending real processes of the stand-in."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import requests
+
+from perfgate.engine import server as server_module
+from perfgate.engine import tree
+from perfgate.engine.faults import (
+    CannotStart,
+    GpusNotFreed,
+    LaunchError,
+    PortTaken,
+    ServerDied,
+    ServerHung,
+    ServerNotFreed,
+)
+from perfgate.engine.server import Server, free_port
+from perfgate.records import Blame
+from tests.integration.engine.conftest import SPECULATIVE, Make
+
+Start = Callable[..., Server]
+
+
+def gone(server: Server) -> bool:
+    return not server.processes() and tree.port_free(server.spec.port)
+
+
+def names(server: Server) -> set[str]:
+    return {Path(f"/proc/{process.pid}/comm").read_text().strip() for process in server.processes()}
+
+
+@pytest.mark.parametrize("isolation", ["none", "bubblewrap"])
+def test_a_server_becomes_ready_and_all_of_it_ends(make: Make, serving: Start, isolation: str) -> None:
+    server = serving(make(isolation).spec(SPECULATIVE))
+    told: list[str] = []
+    ready_s = server.wait_ready(told.append)
+    assert 0 < ready_s < 60
+    assert told[0].startswith("starting")
+    assert {"sglang::schedu0", "sglang::detoken"} <= names(server)
+    assert len(server.pids) >= 4
+    assert server.log.read().spec_worker
+    assert server.stop() == ()
+    assert gone(server)
+    assert not server.alive()
+
+
+def test_the_private_process_table_hides_the_box(make: Make, serving: Start) -> None:
+    """What the server calls its pid is not what the box calls it; the recorded pids are the box's."""
+    server = serving(make("bubblewrap").spec())
+    server.wait_ready()
+    inside = next(line for line in server.spec.log.read_text().splitlines() if "Started server process" in line)
+    assert int(inside.partition("[")[2].partition("process [")[2].rstrip("]")) < 100
+    assert all(Path(f"/proc/{pid}").exists() for pid in server.pids)
+    server.stop()
+
+
+@pytest.mark.parametrize("isolation", ["none", "bubblewrap"])
+def test_a_process_that_left_tree_session_and_environment_is_ended_too(
+    make: Make, serving: Start, isolation: str
+) -> None:
+    server = serving(make(isolation, orphan=True).spec())
+    server.wait_ready()
+    orphans = [one for one in server.processes() if b"SIG_IGN" in Path(f"/proc/{one.pid}/cmdline").read_bytes()]
+    assert len(orphans) == 1
+    assert not tree.carries(orphans[0].pid, server.watched.token)
+    server.stop()
+    assert gone(server)
+    assert not orphans[0].alive
+
+
+def test_a_server_that_ignores_the_request_to_end_is_killed(make: Make, serving: Start) -> None:
+    server = serving(make(ignore_sigterm=True, stop_s=3.0).spec())
+    server.wait_ready()
+    assert len(server.stop()) >= 3
+    assert gone(server)
+
+
+def test_shared_memory_of_the_launch_is_removed_and_nobody_elses(make: Make, serving: Start) -> None:
+    others = Path("/dev/shm") / f"not-perfgates-{time.monotonic_ns()}"
+    others.write_bytes(b"x")
+    try:
+        server = serving(make(leaves_memory=True).spec())
+        server.wait_ready()
+        (ours,) = server.memory
+        assert ours.exists()
+        server.stop()
+        assert not ours.exists()
+        assert others.exists()
+    finally:
+        others.unlink()
+
+
+@pytest.mark.parametrize("isolation", ["none", "bubblewrap"])
+def test_no_process_of_a_launch_has_anything_of_our_environment(
+    make: Make, serving: Start, monkeypatch: pytest.MonkeyPatch, isolation: str
+) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "ghs_secret")
+    server = serving(make(isolation).spec())
+    server.wait_ready()
+    environments = [Path(f"/proc/{process.pid}/environ").read_bytes() for process in server.processes()]
+    assert len(environments) >= 4
+    assert not any(b"ghs_secret" in environment for environment in environments)
+
+
+def test_stopping_twice_is_fine(make: Make, serving: Start) -> None:
+    server = serving(make().spec())
+    server.wait_ready()
+    server.stop()
+    assert server.stop() == ()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "text"),
+    [
+        ({"crash": "import"}, "server_died", "ImportError: cannot import name 'scripted_failure'"),
+        ({"crash": "load"}, "out_of_memory", "Not enough memory. Please try to increase --mem-fraction-static"),
+        ({"crash": "ready"}, "warmup_failed", "Initialization failed. warmup error"),
+        ({"refused_flags": ["--port"]}, "bad_flag", "unrecognized arguments: --port"),
+        ({"on_start": "import os; os._exit(3)"}, "server_died", "exit code 3"),
+        ({"on_start": "import os; os.kill(os.getpid(), 9)"}, "server_killed", "signal 9"),
+        ({"on_start": "raise SystemExit(0)"}, "server_died", "by itself with exit code 0"),
+    ],
+)
+@pytest.mark.parametrize("isolation", ["none", "bubblewrap"])
+def test_a_server_that_dies_at_start_says_why_in_one_line(
+    make: Make, serving: Start, isolation: str, behaviour: dict[str, object], code: str, text: str
+) -> None:
+    server = serving(make(isolation, **behaviour).spec())
+    with pytest.raises(ServerDied) as caught:
+        server.wait_ready()
+    fault = caught.value
+    assert fault.code == code
+    assert text in str(fault)
+    assert "\n" not in str(fault)
+    assert fault.blame is Blame.SIDE
+    assert not any("Traceback" in line for line in fault.lines)
+    server.stop()
+    assert gone(server)
+
+
+def test_a_missing_model_is_told_as_such(make: Make, serving: Start) -> None:
+    spec = make().spec()
+    argv = tuple("/nowhere/model" if part == "stand/in" else part for part in spec.argv)
+    server = serving(replace(spec, argv=argv))
+    with pytest.raises(ServerDied) as caught:
+        server.wait_ready()
+    assert caught.value.code == "model_missing"
+    assert "/nowhere/model" in str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["load", "ready"])
+def test_a_server_that_says_nothing_more_has_hung(make: Make, serving: Start, where: str) -> None:
+    server = serving(make(hang=where, stall_s=1.0).spec())
+    with pytest.raises(ServerHung) as caught:
+        server.wait_ready()
+    assert caught.value.code == "server_hung"
+    assert "no progress for 1 s" in str(caught.value)
+    server.stop()
+    assert gone(server)
+
+
+def test_output_is_a_sign_of_progress(make: Make, serving: Start) -> None:
+    talk = "import time\nfor n in range(8):\n    print('still at it', n, flush=True); time.sleep(0.3)"
+    server = serving(make(on_start=talk, stall_s=1.5).spec())
+    assert server.wait_ready() > 2.0
+
+
+def test_endless_talk_does_not_make_a_launch_endless(make: Make, serving: Start) -> None:
+    talk = "import time\nwhile True:\n    print('still at it', flush=True); time.sleep(0.05)"
+    server = serving(make(on_start=talk).spec(ready_s=2.0))
+    with pytest.raises(ServerHung) as caught:
+        server.wait_ready()
+    assert caught.value.code == "server_slow"
+
+
+def test_a_flood_of_output_is_stopped(make: Make, serving: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_LOG", 1_000_000)
+    server = serving(make(on_start="while True:\n    print('x' * 1000)").spec())
+    with pytest.raises(ServerHung) as caught:
+        server.wait_ready()
+    assert caught.value.code == "log_flood"
+
+
+def test_a_server_that_is_ready_and_does_not_answer(make: Make, serving: Start) -> None:
+    server = serving(make(garbage="http500").spec())
+    with pytest.raises(LaunchError) as caught:
+        server.wait_ready()
+    assert caught.value.code == "first_answer_bad"
+
+
+def test_a_port_in_use_is_refused_before_anything_starts(make: Make) -> None:
+    spec = make().spec()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", spec.port))
+        other.listen()
+        with pytest.raises(PortTaken):
+            Server.start(spec)
+    assert not spec.log.exists()
+
+
+def test_a_port_taken_while_the_server_loads_is_told_apart_from_a_bad_server(make: Make, serving: Start) -> None:
+    spec = make(start_s=0.6).spec()
+    server = serving(spec)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", spec.port))
+        other.listen()
+        with pytest.raises(PortTaken) as caught:
+            server.wait_ready()
+    assert caught.value.blame is Blame.BOX
+
+
+def test_a_port_that_stays_in_use_is_not_silently_accepted(make: Make, serving: Start) -> None:
+    server = serving(make(stop_s=1.5).spec())
+    server.wait_ready()
+    requests.get(f"{server.url}/health", timeout=5)
+    for process in server.processes():
+        tree.tell(process, 9)
+    tree.wait_until(lambda: gone(server), 5)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", server.spec.port))
+        other.listen()
+        with pytest.raises(ServerNotFreed) as caught:
+            server.stop()
+    assert caught.value.code == "port_not_freed"
+
+
+def test_gpus_are_waited_for(make: Make, serving: Start) -> None:
+    asked: list[float] = []
+
+    def free() -> bool:
+        asked.append(time.monotonic())
+        return len(asked) >= 3
+
+    server = serving(make().spec(), gpus_free=free)
+    server.wait_ready()
+    server.stop()
+    assert len(asked) == 3
+
+
+def test_gpus_that_never_become_free_are_the_boxs_fault(make: Make, serving: Start) -> None:
+    server = serving(make(stop_s=1.0).spec(), gpus_free=lambda: False)
+    server.wait_ready()
+    with pytest.raises(GpusNotFreed) as caught:
+        server.stop()
+    assert caught.value.blame is Blame.BOX
+
+
+def test_a_program_that_is_not_there_cannot_start(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "confine", lambda *_, **__: ("/nowhere/python",))
+    monkeypatch.setattr(server_module.sys, "executable", "/nowhere/python")
+    with pytest.raises(CannotStart):
+        Server.start(make().spec())
+
+
+def test_free_ports_are_not_given_to_outgoing_connections() -> None:
+    low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    ports = {free_port() for _ in range(20)}
+    assert len(ports) > 1
+    assert not any(int(low) <= port <= int(high) for port in ports)
