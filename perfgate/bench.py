@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from perfgate import records as r
 from perfgate.build import BuiltSide
 from perfgate.build.autotune import Seed, capture_seed, find_seed, plant_seed, remove_results
 from perfgate.build.homes import Home, home_for, mark_warm
 from perfgate.build.store import Store
-from perfgate.config import Resolved, ResolvedRecipe
+from perfgate.config import FlagValue, Resolved, ResolvedRecipe
 from perfgate.engine import server
 from perfgate.engine.command import EnvironmentParts, child_environment, server_command
+from perfgate.engine.faults import LaunchError
 from perfgate.engine.launch import LaunchHooks, LaunchPlan, run_launch
 from perfgate.engine.phases import phases_of
 from perfgate.engine.probe import copy_probe, probe_environment
@@ -26,11 +29,15 @@ from perfgate.engine.probe_reading import read_probe
 from perfgate.engine.prompts import prompts_for
 from perfgate.engine.watchdog import Watchdog
 from perfgate.facts import short_hash
+from perfgate.host.canary import Canary
 from perfgate.host.sandbox import Confinement, hand_over
+from perfgate.host.watch import BoxWatch
 from perfgate.measure import LaunchOrder, next_attempt
 from perfgate.notebook import Notebook
 from perfgate.progress import Progress
 
+NCCL_FOLDER = "nccl"  # below HOME
+NCCL_TELLS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV"}
 LAUNCH_GB = 2.0  # to find free before a launch: logs, JIT caches
 CLIENT = 1  # goes up when the client asks or counts differently: evidence of before is not joined then
 
@@ -54,6 +61,8 @@ class SglangBench:
     store: Store
     confinement: Confinement
     watchdog: Watchdog
+    watch: BoxWatch
+    canary: Canary
     progress: Progress
     autotune: str  # "fresh" | "seed" | "off"
 
@@ -81,13 +90,22 @@ class SglangBench:
         self._prepare_autotune(home)
         probe_dir = self.run / "probe" / order.id.replace("/", "-")
         probe_dir.mkdir(parents=True, exist_ok=True)
+        _empty(home.path / NCCL_FOLDER)
         hand_over((home.path, probe_dir), self.confinement)
         plan = self._plan(order, recipe, home, probe_dir)
         run = self.notebook.run()
         assert run is not None, "the plan is written before anything is launched"
         self.progress.launch_begins(order, run)
-        hooks = LaunchHooks(after_stop=lambda samples: self._read_probe(plan, probe_dir, samples))
-        end = run_launch(plan, self.notebook.append, hooks=hooks, progress=self.progress.step, watchdog=self.watchdog)
+        self._sing(order, "before")
+        end = run_launch(
+            plan,
+            self.notebook.append,
+            hooks=self._hooks(plan, probe_dir),
+            progress=self.progress.step,
+            watchdog=self.watchdog,
+            gpus_free=self.watch.gpus_free,
+        )
+        self._sing(order, "after")
         run = self.notebook.run()
         assert run is not None
         self.progress.launch_ends(end, run)
@@ -143,11 +161,17 @@ class SglangBench:
             hf_home=self._hf_home,
             build=built.environment,
             recipe=recipe.env,
-            nccl=self.resolved.nccl,
+            nccl={**self.resolved.nccl, **self._nccl_tells(home)},
             probe=probe_environment(probe_dir, launch=order.id),
             tmp=Path("/tmp") if self.confinement.private_tmp else None,
         )
         return child_environment(os.environ, parts)
+
+    def _nccl_tells(self, home: Home) -> dict[str, str]:
+        """What makes NCCL write down what it took and chose, at its start alone; below HOME, so the same for both."""
+        if self.resolved.profile == "cpu":
+            return {}
+        return {**NCCL_TELLS, "NCCL_DEBUG_FILE": str(home.path / NCCL_FOLDER / "%h.%p")}
 
     def _readable(self, recipe: ResolvedRecipe, built: BuiltSide) -> tuple[Path, ...]:
         models = (Path(path) for path in (recipe.model_path, recipe.draft_path) if path and path.startswith("/"))
@@ -184,6 +208,32 @@ class SglangBench:
             found = capture_seed(self.store, name, base_home)
         return found
 
+    # ------------------------------------------------------------------------------------------ the box meanwhile
+
+    def _sing(self, order: LaunchOrder, when: Literal["before", "after"]) -> None:
+        """One reading of the canary. A throw-away launch needs none."""
+        if order.pair > 0 and (reading := self.canary.measure()).readings:
+            self.notebook.append(
+                r.Canary(id=f"{order.id}/canary/{when}", launch=order.id, when=when, readings=reading.readings)
+            )
+
+    def _hooks(self, plan: LaunchPlan, probe_dir: Path) -> LaunchHooks:
+        launch = _fact_of(plan)
+        watch = self.watch.launch(launch, self.notebook.append)
+
+        def after_stop(samples: Sequence[r.Sample]) -> None:
+            self._read_probe(plan, probe_dir, samples)
+            flags = self.resolved.recipe(plan.recipe).flags
+            watch.after_stop(plan.spec.log, _regular_files(plan.spec.cwd / NCCL_FOLDER), ranks_of(flags), flags)
+
+        return LaunchHooks(
+            ready=lambda server: watch.ready(server.pids),
+            before_sample=lambda server, *_: watch.before_sample(server.pids),
+            after_sample=lambda server, s: watch.after_sample(s.sample, s.begin, s.end, server.pids),
+            before_stop=lambda _: _refuse(watch.unfit()),
+            after_stop=after_stop,
+        )
+
     # ------------------------------------------------------------------------------------------ what it said
 
     def _read_probe(self, plan: LaunchPlan, probe_dir: Path, samples: Sequence[r.Sample]) -> None:
@@ -195,16 +245,54 @@ class SglangBench:
             [(sample.sample, sample.begin, sample.end) for sample in samples],
             client_cycle_ms={s.sample: s.cycle_ms for s in samples if s.concurrency == 1 and s.cycle_ms},
         )
-        launch = r.LaunchFact(
-            id=plan.id,
-            recipe=plan.recipe,
-            pair=plan.pair,
-            side=plan.side,
-            position=plan.position,
-            attempt=plan.attempt,
-        )
+        launch = _fact_of(plan)
         for one in phases.samples:
             if one.sample is not None:
                 self.notebook.append(one.fact(launch, concurrency[one.sample]))
         for proof in proofs_of(reading, launch, plan.spec.environment):
             self.notebook.append(proof)
+
+
+def _empty(folder: Path) -> None:
+    """A folder of a HOME, which the last server could write, made anew."""
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    elif folder.is_dir():
+        shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def _regular_files(folder: Path) -> list[Path]:
+    """Files there; PR code could write the folder, so no link is followed."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+
+
+def _fact_of(plan: LaunchPlan) -> r.LaunchFact:
+    return r.LaunchFact(
+        id=plan.id,
+        recipe=plan.recipe,
+        pair=plan.pair,
+        side=plan.side,
+        position=plan.position,
+        attempt=plan.attempt,
+    )
+
+
+def _refuse(sentences: Sequence[str]) -> None:
+    """The box disturbed this launch: it is repeated."""
+    if sentences:
+        raise BoxDisturbed("box_disturbed", sentences[0])
+
+
+class BoxDisturbed(LaunchError):
+    """Something on the box makes a launch say nothing about its commit."""
+
+    blame = r.Blame.BOX
+
+
+def ranks_of(flags: Mapping[str, FlagValue]) -> int:
+    """Ranks that a server of these flags has."""
+    size = flags.get("tp-size", flags.get("tp", 1))
+    return int(size) if isinstance(size, int | str) and str(size).isdecimal() else 1

@@ -225,6 +225,19 @@ def probe(
 app.add_typer(on_github)
 
 
+@app.command()
+def doctor(
+    config: ConfigOption = None,
+    box: BoxOption = None,
+    profile: ProfileOption = Profile.GPU,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Examine this box at rest: what is wrong, why it matters, and the command that mends it. Exit codes: 0, 4."""
+    from perfgate import examination
+
+    raise typer.Exit(examination.examine(config, box, profile.value, as_json=as_json))
+
+
 models_app = typer.Typer(no_args_is_help=True, help="Targets and drafts at pinned revisions in the box's HF_HOME.")
 app.add_typer(models_app, name="models")
 

@@ -8,13 +8,14 @@ judge` calls, too.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfgate import records as r
-from perfgate.bench import SglangBench, workload_hash
+from perfgate.bench import SglangBench, ranks_of, workload_hash
 from perfgate.build import BuiltSide
 from perfgate.build.autotune import mode_for
 from perfgate.build.environment import Builder
@@ -25,12 +26,16 @@ from perfgate.config_resolve import metric_plans
 from perfgate.cpu.environment import prepare
 from perfgate.cpu.profile import models, settings
 from perfgate.engine.watchdog import Watchdog, sweep
+from perfgate.environment import assess_environment
 from perfgate.errors import Exit, PerfgateError
 from perfgate.facts import read_facts, write_result, write_whole
+from perfgate.host.canary import CPU_RANKS, Canary, CanarySetup
+from perfgate.host.doctor import Patient, run_doctor, why_refused
 from perfgate.host.lock import BoxLock
 from perfgate.host.sandbox import Confinement, choose
+from perfgate.host.watch import BoxWatch
 from perfgate.judge.evidence import RunFacts
-from perfgate.judge.result import Conditions, judge_run
+from perfgate.judge.result import judge_run
 from perfgate.ledger import LEDGER_FILE, Kind, Ledger
 from perfgate.measure import Measuring
 from perfgate.noise_memory import remember, with_known_noise
@@ -67,6 +72,7 @@ CPU_NOTE = (
     "Measured on the cpu profile: its environment is fixed, the pins of the tree are read but not installed, and a"
     " laptop is noisier than a GPU box."
 )
+GPUS_FREE = (sys.executable, "-m", "perfgate.host.gpus_free")
 CLEAN_UP_S = 60.0
 CANCELLED_CLEAN_UP_S = 5.0  # a runner kills ten seconds after a cancel; the watchdog goes on without us
 
@@ -92,6 +98,7 @@ class Job:
     confinement: Confinement
     base_branch: str | None
     every_pair: bool
+    canary: CanarySetup | None = None
 
     @property
     def resolved(self) -> Resolved:
@@ -161,12 +168,30 @@ def _carry_out(job: Job, run: Path, notebook: Notebook, wait_s: float) -> None:
     try:
         with _box(job, wait_s) as watchdog:
             job, make = _equipped(job)
+            if not _fit(job, notebook):
+                return
             sides = _build(job, make, run, notebook)
             if sides is not None:
                 _measure(job, run, notebook, sides, watchdog)
     except Cancelled as cancelled:
         notebook.append(stopped(f"cancelled by {cancelled}"))
         raise
+
+
+def _fit(job: Job, notebook: Notebook) -> bool:
+    """Whether the doctor lets the run begin on this box; what it found is a fact."""
+    patient = Patient(
+        box=job.resolved.box, resolved=job.resolved, profile=job.resolved.profile, holds_lock=True, canary=job.canary
+    )
+    doctor = notebook.append(run_doctor(patient))
+    for check in doctor.checks:
+        if check.status == "warn":
+            job.progress.say(f"the box: {check.text}")
+    if not doctor.ok:
+        text = f"the box is not fit: {why_refused(doctor)}"
+        job.progress.say(text)
+        notebook.append(r.Fault(id="fault/doctor", code=r.DOCTOR_FAULT, text=text, blame=r.Blame.BOX))
+    return doctor.ok
 
 
 def stopped(why: str) -> r.Fault:
@@ -183,7 +208,7 @@ def _box(job: Job, wait_s: float) -> Iterator[Watchdog]:
         records = root / "running"
         for found in sweep(records) if records.is_dir() else ():
             job.progress.say(f"ended what an earlier run had left: {found.name}, {found.processes} processes")
-        watchdog = Watchdog.start(lock.fd, records)
+        watchdog = Watchdog.start(lock.fd, records, GPUS_FREE if _needs_gpus(job) else ())
         limit_s = CLEAN_UP_S
         try:
             yield watchdog
@@ -221,13 +246,18 @@ def _settle_plan(job: Job, run: Path, notebook: Notebook, sides: Mapping[r.Side,
     return settled
 
 
+def _needs_gpus(job: Job) -> bool:
+    return job.resolved.profile != "cpu" and job.resolved.box.gpus == "required"
+
+
 def _equipped(job: Job) -> tuple[Job, Make]:
     """How sides are built; on the cpu profile also where its models are."""
     if job.resolved.profile == "cpu":
         cpu = prepare(job.store.root, job.progress.say)
         configuration = replace(job.configuration, resolved=with_models(job.resolved, models(cpu)))
         fixed = FixedEnvironment(job.repository, job.store, cpu, job.confinement)
-        return replace(job, configuration=configuration), fixed.make
+        canary = CanarySetup(python=cpu.python, device="cpu", ranks=CPU_RANKS)
+        return replace(job, configuration=configuration, canary=canary), fixed.make
     builder = Builder(
         repository=job.repository,
         store=job.store,
@@ -242,22 +272,45 @@ def _equipped(job: Job) -> tuple[Job, Make]:
 def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltSide], watchdog: Watchdog) -> None:
     plan = _settle_plan(job, run, notebook, sides)
     job.progress.show(render_plan(plan, minutes_left(_facts_of(notebook))))
-    bench = SglangBench(
-        notebook=notebook,
-        run=run,
-        resolved=job.resolved,
-        commits={r.Side.BASE: job.commits.base, r.Side.HEAD: job.commits.head},
-        sides=sides,
-        store=job.store,
-        confinement=job.confinement,
-        watchdog=watchdog,
-        progress=job.progress,
-        autotune=plan.autotune,
-    )
-    earlier = named_runs(job.store.folder("runs"), plan.continues)
-    measuring = Measuring(notebook, bench, earlier)
-    step = measuring.all_pairs() if job.every_pair else measuring.until_decided()
+    with _watch(job) as watch, Canary(_canary(job, sides), watch.read_gpus()) as canary:
+        bench = SglangBench(
+            notebook=notebook,
+            run=run,
+            resolved=job.resolved,
+            commits={r.Side.BASE: job.commits.base, r.Side.HEAD: job.commits.head},
+            sides=sides,
+            store=job.store,
+            confinement=job.confinement,
+            watchdog=watchdog,
+            watch=watch,
+            canary=canary,
+            progress=job.progress,
+            autotune=plan.autotune,
+        )
+        earlier = named_runs(job.store.folder("runs"), plan.continues)
+        measuring = Measuring(notebook, bench, earlier)
+        step = measuring.all_pairs() if job.every_pair else measuring.until_decided()
     job.progress.say(f"done: {step.reason}")
+
+
+def _watch(job: Job) -> BoxWatch:
+    return BoxWatch.open() if _needs_gpus(job) else BoxWatch(None, "no GPUs are used")
+
+
+def _canary(job: Job, sides: Mapping[r.Side, BuiltSide]) -> CanarySetup:
+    """In base's environment: no pull request has a hand in it."""
+    if job.canary is not None:
+        return job.canary
+    gpus = _needs_gpus(job)
+    nccl = {**job.resolved.nccl, **job.resolved.box.env}
+    python = sides[r.Side.BASE].python
+    return CanarySetup(
+        python=python, device="cuda" if gpus else "cpu", ranks=_ranks(job) if gpus else 1, environment=nccl
+    )
+
+
+def _ranks(job: Job) -> int:
+    return max((ranks_of(recipe.flags) for recipe in job.resolved.recipes), default=1)
 
 
 def _facts_of(notebook: Notebook) -> RunFacts:
@@ -299,12 +352,8 @@ def conclude(run: Path, runs: Path | None = None) -> r.Result:
     skipped = None
     if facts.plan.diff_class == "nothing" and not facts.launches:
         skipped = "Nothing to measure: the diff touches no code that serves."
-    result = judge_run(facts, _conditions(facts), earlier, skipped)
+    result = judge_run(facts, assess_environment(facts), earlier, skipped)
     write_result(run, result)
     write_whole(run / COMMENT_FILE, render_comment(result))
     write_whole(run / PAGE_FILE, render_page(result, facts.facts))
     return result
-
-
-def _conditions(facts: RunFacts) -> Conditions:
-    return Conditions()

@@ -172,6 +172,7 @@ def make_plan(
         ),
         config=configuration.source,
         config_hash=resolved.hash,
+        environment=resolved.environment.model_dump(),
         pr=request.pr,
         continues=continues,
         autotune=autotune,

@@ -18,6 +18,8 @@ from perfgate.judge.values import Pair as JudgedPair
 
 FROM_PROBE = frozenset({"verify_ms", "draft_ms", "draft_extend_ms", "decode_ms"})
 """Metrics that the probe measures; all others come from the client."""
+PASSING = frozenset({"boot", "uptime_s", "load1", "memory_available", "swap_used", "shm_free"})
+"""What a system is at one moment: a box is the same box without it."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,10 @@ class RunFacts:
     def fingerprint(self) -> str:
         """Hash of what the doctor found the box to be."""
         found = [fact.fingerprint for fact in self.facts if isinstance(fact, r.Doctor)]
-        return short_hash(json.dumps(found[-1], sort_keys=True, default=str)) if found else ""
+        if not found:
+            return ""
+        system = {name: value for name, value in found[-1].get("system", {}).items() if name not in PASSING}
+        return short_hash(json.dumps({**found[-1], "system": system}, sort_keys=True, default=str))
 
     def sides_of(self, pair: r.Pair) -> tuple[Launch, Launch]:
         """Base and head."""

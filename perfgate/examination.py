@@ -1,0 +1,30 @@
+"""`perfgate doctor`: the box examined at rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from perfgate import config_file
+from perfgate.errors import Exit
+from perfgate.gate import layers
+from perfgate.host.doctor import Patient, run_doctor
+from perfgate.host.doctor.table import show
+from perfgate.planning import GateRequest, find_box
+
+
+def examine(config: Path | None, box: Path | None, profile: str, *, as_json: bool) -> Exit:
+    """Prints what the doctor found; CANNOT where nothing could be measured."""
+    found = find_box(GateRequest(repo=Path(), head="", box=box, profile=profile))
+    resolved = None
+    if config is not None:
+        resolved = config_file.resolve(config_file.load_file(config), found, *layers(profile), profile=profile)
+    doctor = run_doctor(Patient(box=found, resolved=resolved, profile=profile))
+    if as_json:
+        print(json.dumps(dataclasses.asdict(doctor), indent=1, default=str))
+    else:
+        show(doctor, Console())
+    return Exit.OK if doctor.ok else Exit.CANNOT
