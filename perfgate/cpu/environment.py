@@ -40,8 +40,7 @@ LOCKS = Path(__file__).parent / "locks"
 SHIM = Path(__file__).parent / "shim"
 _OURS = (LOCKS, SHIM, TRAINED)
 
-# What a server imports before it is ready. Importing it once proves the environment and leaves compiled bytecode,
-# which no later server may write.
+# What a server imports before it answers. Importing it once proves the environment and leaves compiled bytecode.
 SERVER_MODULES = (
     "sglang.launch_server",
     "sglang.srt.entrypoints.http_server",
@@ -50,6 +49,13 @@ SERVER_MODULES = (
     "sglang.srt.models.registry",
     "sglang.srt.models.llama_eagle3",
     "sglang.srt.speculative.eagle_worker_v2",
+    "anyio._backends._asyncio",
+    "prometheus_client.asgi",
+    "prometheus_client.multiprocess",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.auto",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
 )
 # What the stand-ins and SGLang itself need to run on a CPU, whatever the recipe.
 SERVER_VARIABLES: Mapping[str, str] = {
@@ -57,6 +63,7 @@ SERVER_VARIABLES: Mapping[str, str] = {
     "TORCHDYNAMO_DISABLE": "1",  # nothing to compile for; without it a cold start takes twice as long
     "OMP_NUM_THREADS": "1",  # faster and steadier than two on two cores
     "HF_HUB_OFFLINE": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",  # to the store, a file that appears in an environment is tampering
 }
 
 Progress = Callable[[str], None]

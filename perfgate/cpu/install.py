@@ -92,9 +92,10 @@ class Installer:
         """Import modules, so that a fault shows now and their bytecode is compiled."""
         with tempfile.TemporaryDirectory() as home:
             allowed = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
+            own = {"HOME": home, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": ""}
             done = subprocess.run(
                 [str(self.python), "-c", f"import {', '.join(modules)}"],
-                env={**allowed, **variables, "HOME": home, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+                env={**allowed, **variables, **own},
                 cwd=home,
                 capture_output=True,
                 text=True,
