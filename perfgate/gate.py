@@ -31,7 +31,9 @@ from perfgate.errors import Exit, PerfgateError
 from perfgate.facts import read_facts, write_result, write_whole
 from perfgate.host.canary import CPU_RANKS, Canary, CanarySetup
 from perfgate.host.doctor import Patient, run_doctor, why_refused
+from perfgate.host.gpu import cuda_arch
 from perfgate.host.lock import BoxLock
+from perfgate.host.nvml import Nvml, NvmlAbsentError
 from perfgate.host.sandbox import Confinement, choose
 from perfgate.host.watch import BoxWatch
 from perfgate.judge.evidence import RunFacts
@@ -126,6 +128,7 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
             return Outcome(run, None, cancelled.exit_code)
         result = conclude(run, store.folder("runs"))
         _remember(job, run)
+        store.evict()
     return Outcome(run, result, Exit(result.exit_code))
 
 
@@ -265,8 +268,17 @@ def _equipped(job: Job) -> tuple[Job, Make]:
         box=job.resolved.box,
         work=LocalWork.of(job.commits.diff, job.resolved.build),
         confinement=job.confinement,
+        gpu_arch=_gpu_arch() if _needs_gpus(job) else None,
     )
     return job, by_uv(builder)
+
+
+def _gpu_arch() -> str | None:
+    try:
+        with Nvml.open() as nvml:
+            return cuda_arch(nvml)
+    except NvmlAbsentError:
+        return None  # the doctor tells
 
 
 def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltSide], watchdog: Watchdog) -> None:

@@ -55,7 +55,7 @@ def _done(built: BuiltSide) -> r.Build:
         ok=True,
         cached=built.cached,
         seconds=round(built.seconds, 3),
-        origin="python/sglang",
+        origin=f"{built.tree.name}/python/sglang",
         versions=dict(built.versions),
         log=f"logs/{built.log.name}" if built.log else None,
     )

@@ -126,6 +126,13 @@ def describe_gpus(nvml: Nvml, at: float) -> GpuBox:
     )
 
 
+def cuda_arch(nvml: Nvml) -> str | None:
+    """Compute capability of the box's GPUs as compilers name it, e.g. "12.0"; None where it is not told or not one."""
+    found = {nvml.ask("nvmlDeviceGetCudaComputeCapability", handle) for handle in nvml.handles}
+    one = found.pop() if len(found) == 1 else None
+    return ".".join(map(str, one)) if one else None
+
+
 def read_gpus(nvml: Nvml, at: float) -> tuple[GpuReading, ...]:
     """The state of every GPU now."""
     return tuple(_reading(nvml, index, handle, at) for index, handle in enumerate(nvml.handles))
