@@ -6,6 +6,7 @@ first one came through, because it would make a second comment. A dropped connec
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -252,12 +253,12 @@ class Client:
             return _check(run)
 
     def set_labels(self, number: int, labels: tuple[str, ...]) -> None:
-        issue = self._repository.get_issue(number)
+        path = f"{self._base}/issues/{number}/labels"
         with _told("change the labels", "pull-requests: write"):
             if labels:
-                issue.set_labels(*labels)
+                self._github.requester.requestJsonAndCheck("PUT", path, input={"labels": list(labels)})
             else:
-                issue.delete_labels()
+                self._github.requester.requestJsonAndCheck("DELETE", path)
 
     # ---------------------------------------------------------------------------------------- how
 
@@ -357,7 +358,12 @@ def _one_line(text: str) -> str:
 
 
 def _message(text: object) -> dict[str, Any]:
-    return {"message": text[:200]} if isinstance(text, str) else {}
+    """The body of an error, as PyGithub takes it."""
+    try:
+        body = json.loads(str(text))
+    except ValueError:
+        body = None
+    return body if isinstance(body, dict) else {"message": str(text)[:200]}
 
 
 def _person(user: dict[str, Any] | None) -> Person:

@@ -161,9 +161,9 @@ def text_of_newest(body: str) -> str:
 
 
 def state_line(state: State) -> str:
-    """One line that no text in it can end: what could close an HTML comment is written as \\u escapes."""
+    """One line that no text in it can end: what could close an HTML comment, or be a mention, is a \\u escape."""
     text = json.dumps(state.model_dump(mode="json", exclude_defaults=True), ensure_ascii=True, separators=(",", ":"))
-    for char in "<>&-":
+    for char in "<>&-@#":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return f"{STATE_BEGIN}{text}{STATE_END}"
 

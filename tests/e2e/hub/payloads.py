@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.e2e.hub.answers import pull_data
-from tests.e2e.hub.openapi import TIME, description
+from tests.e2e.hub.openapi import description
 from tests.e2e.hub.world import Comment, PullRequest, Repository, User
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _user(user: User) -> dict[str, Any]:
@@ -52,8 +57,8 @@ def issue_comment(
             "id": comment.id,
             "body": comment.body,
             "user": _user(comment.user),
-            "created_at": "2026-11-30T01:00:00Z",
-            "updated_at": TIME,
+            "created_at": _now(),
+            "updated_at": _now(),
         },
         "repository": _repository(repository),
         "sender": _user(sender or comment.user),

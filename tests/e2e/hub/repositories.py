@@ -72,6 +72,13 @@ class Upstream:
         git(self.work, "checkout", "-q", "main")
         return sha
 
+    def orphan(self, files: Mapping[str, str | None]) -> str:
+        """A commit with no parent."""
+        git(self.work, "checkout", "-q", "--orphan", "orphan")
+        sha = self.commit(files, "Out of nothing")
+        git(self.work, "checkout", "-q", "main")
+        return sha
+
     def push(self, ref: str, to: str | None = None) -> None:
         git(self.work, "push", "-q", "--force", "hub", f"{ref}:{to or f'refs/heads/{ref}'}")
 
