@@ -38,7 +38,7 @@ def proofs_of(reading: ProbeReading, launch: LaunchFact, given: Mapping[str, str
             versions=process.versions,
             worker=process.worker,
             device=process.gpu or process.device,
-            notes=tuple(_proof_notes(process)),
+            notes=tuple(_proof_notes(process, variables(given))),
         )
         for process in reading.processes
     )
@@ -62,8 +62,12 @@ def _kept(reading: Mapping[str, str] | None) -> dict[str, str] | None:
     return {name: value for name, value in sorted(reading.items()) if name not in VOLATILE}
 
 
-def _proof_notes(process: Process) -> Iterable[str]:
+def _proof_notes(process: Process, given: Mapping[str, str]) -> Iterable[str]:
     yield from process.notes
+    if process.root and process.entry is not None:
+        for name in sorted({*given, *process.entry}):
+            if given.get(name) != process.entry.get(name):
+                yield f"{name} was given as {given.get(name)!r} and came as {process.entry.get(name)!r}"
     for name, value in process.moved.items():
         yield f"{name} became {value!r} after the first collective"
     for file in process.nccl_files:

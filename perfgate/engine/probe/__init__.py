@@ -31,6 +31,8 @@ def copy_probe(to: Path) -> Path:
     files. Both sides must be given the same copy, or copies made by the same perfgate."""
     root = to / "perfgate_probe"
     shutil.copytree(HERE, root, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
     return root / "path"
 
 

@@ -26,18 +26,18 @@ class TargetFinder:
 
     def __init__(self, loaded: Callable[[ModuleType], None]) -> None:
         self._loaded = loaded
-        self._finding = ""
+        self._finding: set[str] = set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in BY_MODULE or name == self._finding:
+        if name not in BY_MODULE or name in self._finding:
             return None
-        self._finding = name
+        self._finding.add(name)
         try:
             spec = self._found_by_others(name, path, target)
         finally:
-            self._finding = ""
+            self._finding.discard(name)
         if spec is not None and spec.loader is not None:
             spec.loader = _Then(spec.loader, self._loaded)
         return spec
@@ -57,6 +57,9 @@ class _Then(Loader):
     def __init__(self, real: Any, then: Callable[[ModuleType], None]) -> None:
         self._real = real
         self._then = then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         created: ModuleType | None = self._real.create_module(spec)

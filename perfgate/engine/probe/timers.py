@@ -240,10 +240,11 @@ class Timers:
 
 
 def mark_of(phase: str, batch: Any) -> str:
-    """Why a cycle on this batch is no decode cycle; "" where it is one."""
+    """Why a cycle on this batch is no decode cycle; "" where it is one. A batch that does not say might be prefill, and
+    one number of prefill among those of decoding is worse than none; a phase outside any cycle only decodes."""
     mode = getattr(batch, "forward_mode", None)
     if mode is None:
-        return ""
+        return "extend" if phase in (CYCLE, DECODE) else ""
     if mode.is_idle():
         return "idle"
     if phase == DECODE:

@@ -189,6 +189,21 @@ for _ in range(10): assert worker.forward_batch_generation(Odd()) == 'result'
     assert any(note.startswith("timers off: AttributeError") for note in process.notes)
 
 
+def test_a_batch_that_does_not_say_whether_it_decodes_does_not_count(standin: StandIn, probe_dir: Path) -> None:
+    script = """
+class Silent(support.Batch):
+    def __getattribute__(self, name):
+        if name == 'forward_mode': raise AttributeError(name)
+        return super().__getattribute__(name)
+for _ in range(40):
+    try: worker.forward_batch_generation(Silent())
+    except AttributeError: pass
+"""
+    assert standin.run("eagle_v2", probe_dir, script=script).returncode == 0
+    (process,) = read_probe(probe_dir).processes
+    assert {cycle.mark for cycle in process.cycles} == {"extend"}
+
+
 def test_a_device_without_a_clock_gives_no_numbers(tmp_path: Path, probe_dir: Path) -> None:
     standin = StandIn(tmp_path / "tree", layout_of("0.5.23"), device="xpu", ms=QUICK).write()
     assert standin.run("eagle_v2", probe_dir).returncode == 0
@@ -320,6 +335,7 @@ def test_a_process_that_does_not_import_sglang_pays_next_to_nothing(probe_dir: P
 def test_a_copy_works_as_well(standin: StandIn, probe_dir: Path, tmp_path: Path) -> None:
     entry = copy_probe(tmp_path / "copied")
     assert not list(tmp_path.glob("copied/**/__pycache__"))
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in tmp_path.glob("copied/**/*"))
     done = subprocess.run(
         [sys.executable, "-c", "import sglang.srt.speculative.eagle_worker_v2"],
         env={"PYTHONPATH": f"{entry}:{standin.root}", **probe_environment(probe_dir)},
@@ -348,6 +364,12 @@ if os.environ.get('RANK_PROCESS') != '1':
     assert main.at_start == rank.at_start == {"NCCL_ALGO": "Ring"}
     assert rank.effective is not None
     assert rank.effective["NCCL_CUMEM_ENABLE"] == "0"
+
+
+def test_a_variable_that_got_lost_on_the_way_is_noted(standin: StandIn, probe_dir: Path) -> None:
+    standin.run("eagle_v2", probe_dir, environment={"NCCL_ALGO": "Ring"})
+    (proof,) = proofs_of(read_probe(probe_dir), LAUNCH, {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"})
+    assert proof.notes == ("NCCL_PROTO was given as 'LL' and came as None",)
 
 
 def test_nccl_files_are_named(standin: StandIn, probe_dir: Path, tmp_path: Path) -> None:
