@@ -10,13 +10,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from perfgate.config import BoxRule, EnvironmentRules
+from perfgate.config import EnvironmentRules
 from perfgate.environment.fingerprint import Cause, Finding, Fingerprint
-from perfgate.host.gpu import BAD_REASONS
+from perfgate.host.telemetry import complaints
 
 Gpu = Mapping[str, Any]
-THERMAL_MS = 50.0  # held back by heat for longer than this counts, although no reading saw it
-HEAT = {"hw_slowdown": "its hardware", "sw_thermal": "heat", "hw_thermal": "heat", "power_brake": "the power brake"}
 
 
 def compare_gpus(base: Fingerprint, head: Fingerprint, rules: EnvironmentRules) -> Iterator[Finding]:
@@ -45,21 +43,13 @@ def compare_gpus(base: Fingerprint, head: Fingerprint, rules: EnvironmentRules) 
 def against_launch(launch: Fingerprint) -> Iterator[Finding]:
     """What spoke against one launch, whatever its partner did."""
     for gpu in launch.gpus:
-        if gpu.get("lost"):
-            yield _against(launch, gpu, "was lost", "gpu_lost")
-        reason = next((reason for reason in BAD_REASONS if reason in (gpu.get("throttle") or ())), None)
-        if reason or (gpu.get("thermal_ms") or 0) > THERMAL_MS:
-            yield _against(launch, gpu, f"was slowed by {HEAT.get(reason or '', 'heat')}{_down_to(gpu)}", "throttle")
-
-
-def _against(launch: Fingerprint, gpu: Gpu, what: str, rule: BoxRule) -> Finding:
-    sentence = f"GPU {gpu['index']} {what} during {launch.side.value}'s launch"
-    return Finding(what=f"GPU {gpu['index']}", cause=Cause.UNEXPLAINED, sentence=sentence, rule=rule)
-
-
-def _down_to(gpu: Gpu) -> str:
-    clock = gpu.get("sm_clock_min_mhz")
-    return "" if clock is None else f", down to {clock:.0f} MHz,"
+        for rule, what in complaints(gpu):
+            yield Finding(
+                what=f"GPU {gpu['index']}",
+                cause=Cause.UNEXPLAINED,
+                sentence=f"GPU {gpu['index']} {what} during {launch.side.value}'s launch",
+                rule=rule,
+            )
 
 
 def _links(pairs: Sequence[tuple[Gpu, Gpu]]) -> Iterator[Finding]:

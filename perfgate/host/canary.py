@@ -2,7 +2,7 @@
 
 All-reduce at the sizes of decoding under the box's NCCL variables, and a fixed computing load, each a few seconds.
 While it runs, the GPUs' clocks are read: under the same load they should be the same, whoever is measured next. It
-runs in an environment that no pull request touches (`canary_env`), by `canary_script`.
+runs in an environment that no pull request touches: base's, or the one that a profile fixes.
 """
 
 from __future__ import annotations

@@ -10,15 +10,23 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Self
 
-from perfgate.host.gpu import GpuReading, read_gpus
+from perfgate.host.gpu import BAD_REASONS, GpuReading, read_gpus
 from perfgate.host.nvml import Nvml
 
 PERIOD_S = 1.0
 KEPT = 4 * 3600  # readings; older ones go
 STOP_WAIT_S = 5.0
+
+THERMAL_MS = 50.0  # held back by heat for longer than this counts, although no reading saw it
+SLOWED_BY: Mapping[str, str] = {
+    "hw_slowdown": "its hardware",
+    "sw_thermal": "heat",
+    "hw_thermal": "heat",
+    "power_brake": "the power brake",
+}
 
 Read = Callable[[float], tuple[GpuReading, ...]]
 
@@ -60,13 +68,20 @@ class GpuTelemetry:
     def between(self, begin: float, end: float) -> tuple[Mapping[str, Any], ...]:
         """One summary per GPU for `records.Telemetry.gpus` of the readings in a window (time.monotonic()).
 
-        A window too short to hold any takes the reading nearest to its middle.
+        A window too short to hold any takes the reading nearest to its middle. Counters are taken from the last
+        reading before it to the first one after it.
         """
         taken = [reading for reading in tuple(self._readings) if reading]
         inside = [reading for reading in taken if begin <= reading[0].at <= end]
         middle = (begin + end) / 2
         chosen = inside or sorted(taken, key=lambda reading: abs(reading[0].at - middle))[:1]
-        return tuple(summary(one) for one in zip(*chosen, strict=True))
+        before = [reading for reading in taken if reading[0].at < begin][-1:]
+        after = [reading for reading in taken if reading[0].at > end][:1]
+        around = [*before, *inside, *after]
+        return tuple(
+            summary(one, counted)
+            for one, counted in zip(zip(*chosen, strict=True), zip(*around, strict=True), strict=True)
+        )
 
     def _run(self) -> None:
         due = time.monotonic()
@@ -75,8 +90,12 @@ class GpuTelemetry:
             due = max(due + self._period_s, time.monotonic() + self._period_s / 2)
 
 
-def summary(readings: Sequence[GpuReading]) -> Mapping[str, Any]:
-    """What one GPU did over its readings. The link's generation is its best one: an idle link slows down."""
+def summary(readings: Sequence[GpuReading], counted: Sequence[GpuReading] | None = None) -> Mapping[str, Any]:
+    """What one GPU did over its readings. The link's generation is its best one: an idle link slows down.
+
+    `counted`: readings whose counters are compared, where they are not the same.
+    """
+    counted = readings if counted is None else counted
     gen, width = _most("pcie_gen", readings), _least("pcie_width", readings)
     return {
         "index": readings[0].index,
@@ -91,11 +110,29 @@ def summary(readings: Sequence[GpuReading]) -> Mapping[str, Any]:
         "pcie": f"Gen{gen:.0f} x{width:.0f}" if gen is not None and width is not None else None,
         "pcie_gen": gen,
         "pcie_width": width,
-        "pcie_replays": _grown("pcie_replays", readings),
+        "pcie_replays": _grown("pcie_replays", counted),
         "memory_used": _most("memory_used", readings),
         "throttle": _reasons(readings),
-        "thermal_ms": _scaled(_grown("thermal_ns", readings), 1e-6),
+        "thermal_ms": _scaled(_grown("thermal_ns", counted), 1e-6),
     }
+
+
+def complaints(gpu: Mapping[str, Any]) -> Iterator[tuple[Literal["gpu_lost", "throttle"], str]]:
+    """What the summary of one GPU says against a launch, e.g. ("throttle", "was slowed by heat, down to 1800 MHz")."""
+    if gpu.get("lost"):
+        yield "gpu_lost", "was lost"
+    seen = gpu.get("throttle") or ()
+    reason = next((name for name in BAD_REASONS if name in seen and name != "hw_slowdown"), None)
+    clock = gpu.get("sm_clock_min_mhz")
+    if reason is None and "hw_slowdown" in seen:
+        reason = "hw_slowdown"  # the card's word for any of the others; alone where it does not say which
+    if reason is not None:
+        yield (
+            "throttle",
+            f"was slowed by {SLOWED_BY[reason]}{f', down to {clock:.0f} MHz' if clock is not None else ''}",
+        )
+    elif (gpu.get("thermal_ms") or 0.0) > THERMAL_MS:
+        yield "throttle", f"was slowed by heat for {gpu['thermal_ms']:.0f} ms"
 
 
 def _values(name: str, readings: Iterable[GpuReading]) -> list[float]:

@@ -21,22 +21,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from perfgate.errors import Exit, PerfgateError
-from perfgate.host.gpu import BAD_REASONS, GpuProcess, GpuReading, describe_gpus, gpu_processes, read_gpus, why_not_free
+from perfgate.host.gpu import GpuProcess, GpuReading, describe_gpus, gpu_processes, read_gpus, why_not_free
 from perfgate.host.nccl import read_nccl_logs
 from perfgate.host.nccl_paths import all_reduce_in
 from perfgate.host.nvml import Nvml, NvmlAbsentError
 from perfgate.host.processes import snapshot, tree
 from perfgate.host.system import SystemWatch
-from perfgate.host.telemetry import PERIOD_S, GpuTelemetry
+from perfgate.host.telemetry import PERIOD_S, GpuTelemetry, complaints
 from perfgate.records import LaunchFact, Telemetry
 
 Emit = Callable[[Telemetry], object]
-WORDS: Mapping[str, str] = {
-    "hw_slowdown": "was slowed by its hardware",
-    "sw_thermal": "was slowed by heat",
-    "hw_thermal": "was slowed by heat",
-    "power_brake": "was slowed by the power brake",
-}
 
 
 class GpusBusyError(PerfgateError):
@@ -188,18 +182,7 @@ class LaunchWatch:
 
 def unfit_gpus(gpus: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """What telemetry of GPUs says against a launch: lost, or held back by heat, hardware or the power brake."""
-    found = []
-    for gpu in gpus:
-        if gpu.get("lost"):
-            found.append(f"GPU {gpu['index']} was lost")
-        bad = [reason for reason in BAD_REASONS if reason in (gpu.get("throttle") or ())]
-        if bad:
-            clock = gpu.get("sm_clock_min_mhz")
-            how_far = f", down to {clock:.0f} MHz" if clock is not None else ""
-            found.append(f"GPU {gpu['index']} {WORDS[bad[-1]]}{how_far}")
-        elif gpu.get("thermal_ms"):
-            found.append(f"GPU {gpu['index']} was slowed by heat for {gpu['thermal_ms']:.0f} ms")
-    return tuple(found)
+    return tuple(f"GPU {gpu['index']} {what}" for gpu in gpus for _, what in complaints(gpu))
 
 
 def guest_words(guest: GpuGuest) -> str:

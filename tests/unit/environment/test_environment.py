@@ -210,13 +210,13 @@ def test_other_worker_room_and_all_reduce_are_explained() -> None:
         ({"power_limit_w": 450.0}, "GPU 5 was limited to 450 W for head and 600 W for base."),
         (
             {"throttle": ["sw_thermal"], "sm_clock_min_mhz": 1800},
-            "GPU 5 was slowed by heat, down to 1800 MHz, during head's launch.",
+            "GPU 5 was slowed by heat, down to 1800 MHz during head's launch.",
         ),
         (
             {"throttle": ["power_brake"]},
-            "GPU 5 was slowed by the power brake, down to 2310 MHz, during head's launch.",
+            "GPU 5 was slowed by the power brake, down to 2310 MHz during head's launch.",
         ),
-        ({"thermal_ms": 900.0}, "GPU 5 was slowed by heat, down to 2310 MHz, during head's launch."),
+        ({"thermal_ms": 900.0}, "GPU 5 was slowed by heat for 900 ms during head's launch."),
         ({"lost": True}, "GPU 5 was lost during head's launch."),
     ],
 )
@@ -266,7 +266,7 @@ def test_a_launch_disturbed_at_its_last_try_counts_although_it_made_no_pair() ->
     hot = replace(normal(r.Side.HEAD, 1).gpu(0, throttle=["hw_thermal"]), valid=False)
     run = RunFacts.of([*facts, *launch_facts(hot, 2, attempt=2)])
     assert run is not None
-    assert texts(assess_environment(run)) == ["GPU 0 was slowed by heat, down to 2310 MHz, during head's launch."]
+    assert texts(assess_environment(run)) == ["GPU 0 was slowed by heat, down to 2310 MHz during head's launch."]
 
 
 def _of_head_1(fact: r.Fact) -> bool:
