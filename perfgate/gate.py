@@ -114,7 +114,8 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
     resolved = configuration.resolved
     commits = find_commits(repository, request, resolved.ignore_paths)
     with Store(Path(resolved.box.state_dir).absolute(), resolved.caches) as store, cancellable():
-        confinement = choose(resolved.box.isolation, run_as=resolved.box.run_as, hidden=(store.root,))
+        hidden = (store.root, *request.hidden)
+        confinement = choose(resolved.box.isolation, run_as=resolved.box.run_as, hidden=hidden)
         job = Job(
             repository, configuration, commits, store, progress, confinement, request.base_branch, request.every_pair
         )

@@ -40,6 +40,7 @@ class GateRequest:
     every_pair: bool = False  # measure all pairs, whatever the judge says: to learn the box's noise
     wait_s: float = 0.0  # for the box, when another gate has it
     pr: r.PullRequest | None = None
+    hidden: tuple[Path, ...] = ()  # folders that PR code must not see, besides perfgate's own
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,13 @@ the environment before anything of the pull request runs.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from perfgate.config import BoxFile
 from perfgate.config_file import load_box
@@ -25,6 +29,7 @@ from perfgate.source.repository import printable
 
 WAIT_FOR_BOX_S = 30 * 60.0  # where another runner's gate has the box; a part of respond.SLACK_MINUTES
 MAX_REASON = 300
+RUNNERS = ("Runner.Worker", "Runner.Listener")
 SECRETS = ("GITHUB_TOKEN", "PERFGATE_FETCH_TOKEN", "ACTIONS_RUNTIME_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
 
 
@@ -48,7 +53,7 @@ def _gate(job: Job, request: Request, box: Path, token: str, progress: Progress)
     about = load_box(box)
     check_isolated(request, about)
     repository = fetched(job, request, Path(about.state_dir), token)
-    return run_gate(gate_request(request, repository, box), progress)
+    return run_gate(gate_request(request, repository, box, runner_folders(os.environ)), progress)
 
 
 def check_isolated(request: Request, box: BoxFile) -> None:
@@ -68,7 +73,18 @@ def fetched(job: Job, request: Request, state: Path, token: str) -> Path:
     return folder
 
 
-def gate_request(request: Request, repository: Path, box: Path) -> GateRequest:
+def runner_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where GitHub's runner keeps its credentials, its work and the files it takes commands from."""
+    work = [Path(environment[name]) for name in ("GITHUB_WORKSPACE", "RUNNER_TEMP") if environment.get(name)]
+    found = {folder.parent for folder in work}
+    for process in psutil.Process().parents():
+        with suppress(psutil.Error):
+            if process.name() in RUNNERS:
+                found.add(Path(process.exe()).parents[1])  # …/actions-runner/bin/Runner.Worker
+    return tuple(sorted(path for path in found if path != Path("/")))
+
+
+def gate_request(request: Request, repository: Path, box: Path, hidden: tuple[Path, ...]) -> GateRequest:
     return GateRequest(
         repo=repository,
         base=request.base,
@@ -77,5 +93,6 @@ def gate_request(request: Request, repository: Path, box: Path) -> GateRequest:
         box=box,
         recipes=request.recipes,
         wait_s=WAIT_FOR_BOX_S,
+        hidden=hidden,
         pr=PullRequest(repository=request.repository, number=request.pr) if request.pr else None,
     )
