@@ -6,7 +6,6 @@ The built-in ones are of our own writing, one file per kind. A box may bring its
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from perfgate.config import Workload
 from perfgate.errors import PerfgateError
 
 KINDS = ("code", "chat", "maths", "summary", "json")
-CLIENT = 1  # raised when the client asks or counts differently: numbers before and after do not compare
 MAX_TEXT = 200_000  # characters of one prompt
 
 
@@ -42,14 +40,6 @@ def builtin(kind: str) -> tuple[Prompt, ...]:
     """All built-in prompts of a kind."""
     text = (resources.files(__name__) / f"{kind}.jsonl").read_text(encoding="utf-8")
     return tuple(_prompts(text, f"built-in prompts of kind {kind}"))
-
-
-def workload_hash(workload: Workload) -> str:
-    """Equal where two runs send the same prompts in the same way: only then may their evidence be joined."""
-    prompts = [[prompt.id, prompt.kind, prompt.text] for prompt in prompts_for(workload)]
-    settings = workload.model_dump(exclude={"prompts", "prompts_per_kind", "request_timeout_s"})
-    body = json.dumps([CLIENT, prompts, settings], sort_keys=True)
-    return hashlib.sha256(body.encode()).hexdigest()[:16]
 
 
 def _interleaved(prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfgate.config import Workload
-from perfgate.engine.prompts import KINDS, builtin, prompts_for, workload_hash
+from perfgate.engine.prompts import KINDS, builtin, prompts_for
 from perfgate.errors import PerfgateError
 
 
@@ -32,19 +32,6 @@ def test_kinds_take_turns_and_the_order_is_always_the_same() -> None:
 
 def test_more_than_there_are_means_all() -> None:
     assert len(prompts_for(Workload(prompts_per_kind=64))) == sum(len(builtin(kind)) for kind in KINDS)
-
-
-def test_the_hash_is_of_what_is_sent_and_how() -> None:
-    first = workload_hash(Workload())
-    assert first == workload_hash(Workload(request_timeout_s=1.0))
-    others = [
-        Workload(prompts_per_kind=3),
-        Workload(output_tokens=128),
-        Workload(samples=5),
-        Workload(concurrency=[1, 8]),
-        Workload(warmup_max=33),
-    ]
-    assert len({first, *map(workload_hash, others)}) == 6
 
 
 def test_a_file_of_the_box(tmp_path: Path) -> None:
