@@ -71,9 +71,15 @@ class SglangBench:
         self.store.make_room(LAUNCH_GB)
         if self.resolved.profile != "cpu":
             for side in r.Side:  # before a pair, never in between its launches
-                if self._home(side).cold:
+                if self._home(side).cold and not self._failed_to_warm_up(side):
                     self._warm_up_caches(side, order.recipe)
         return self._launch(order, self.resolved.recipe(order.recipe))
+
+    def _failed_to_warm_up(self, side: r.Side) -> bool:
+        """A side that does not serve costs one throw-away launch, not one before each try."""
+        return any(
+            isinstance(fact, r.LaunchEnd) and fact.pair == 0 and fact.side is side for fact in self.notebook.facts
+        )
 
     def _warm_up_caches(self, side: r.Side, name: str) -> None:
         """A throw-away launch: its samples belong to no pair."""

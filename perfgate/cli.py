@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from perfgate import __version__
 from perfgate.cpu.changes import Change
-from perfgate.errors import PerfgateError
+from perfgate.errors import Exit, PerfgateError
 from perfgate.github.cli import app as on_github
 
 if TYPE_CHECKING:
@@ -274,3 +275,6 @@ def main() -> None:
     except PerfgateError as error:
         Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(f"perfgate: {error}")
         sys.exit(error.exit_code)
+    except Exception:  # noqa: BLE001 - a fault of perfgate's own must not end with the exit code of a regression
+        traceback.print_exc()
+        sys.exit(Exit.CANNOT)

@@ -59,10 +59,12 @@ from perfgate.rundir import (
     COMMENT_FILE,
     PAGE_FILE,
     check_new,
-    check_resumable,
+    check_same,
     earlier_runs,
     find_unfinished,
-    named_runs,
+    keep_evidence,
+    kept_evidence,
+    plan_of,
     usual_launch_seconds,
     write_run_file,
 )
@@ -124,12 +126,12 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
             with Notebook(run) as notebook:
                 notebook.append(plan)
                 _carry_out(job, run, notebook, wait_s=request.wait_s)
+            result = conclude(run)
+            _remember(job, run)
+            store.evict()
         except Cancelled as cancelled:
             progress.say(f"cancelled; go on with: perfgate gate … --out {run} --resume")
             return Outcome(run, None, cancelled.exit_code)
-        result = conclude(run, store.folder("runs"))
-        _remember(job, run)
-        store.evict()
     return Outcome(run, result, Exit(result.exit_code))
 
 
@@ -140,15 +142,18 @@ def layers(profile: str) -> tuple[Config, ...]:
 
 def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
     """The run's directory, new or to go on with, and its plan."""
-    asked = (job.commits.base.sha, job.commits.head.sha, job.resolved.hash)
+    out = request.out.absolute() if request.out else None
     runs = job.store.folder("runs")
     if request.resume:
-        found = request.out.absolute() if request.out else find_unfinished(runs, *asked)
-        if found is None:
-            raise PerfgateError("no unfinished run of these commits", where=str(runs), remedy="leave out --resume")
-        return found, check_resumable(found, *asked)
-    if request.out is not None:
-        check_new(request.out.absolute())
+        asked = (job.commits.base.sha, job.commits.head.sha, job.resolved.hash)
+        found = out or find_unfinished(runs, *asked)
+        plan = plan_of(found) if found else None
+        if found and plan:
+            check_same(found, plan, *asked)
+            return _held(job, found), plan
+        job.progress.say("there is nothing to resume: starting anew")
+    elif out is not None:
+        check_new(out)
     plan = make_plan(
         request,
         job.commits,
@@ -159,9 +164,14 @@ def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
         autotune=mode_for(job.resolved.caches, job.commits.diff),
         notes=(CPU_NOTE,) if job.resolved.profile == "cpu" else (),
     )
-    run = request.out.absolute() if request.out else job.store.use("runs", plan.run_id)
+    run = out or runs / plan.run_id
     write_run_file(run, plan)
-    return run, plan
+    return _held(job, run), plan
+
+
+def _held(job: Job, run: Path) -> Path:
+    """A run in the state directory is not evicted while it is carried out."""
+    return job.store.use("runs", run.name) if run.parent == job.store.folder("runs") else run
 
 
 def _carry_out(job: Job, run: Path, notebook: Notebook, wait_s: float) -> None:
@@ -169,17 +179,13 @@ def _carry_out(job: Job, run: Path, notebook: Notebook, wait_s: float) -> None:
     if job.commits.diff.nothing and not job.every_pair:
         job.progress.say(f"nothing to measure: {job.commits.diff.reason}")
         return
-    try:
-        with _box(job, wait_s) as watchdog:
-            job, make = _equipped(job)
-            if not _fit(job, notebook):
-                return
-            sides = _build(job, make, run, notebook)
-            if sides is not None:
-                _measure(job, run, notebook, sides, watchdog)
-    except Cancelled as cancelled:
-        notebook.append(stopped(f"cancelled by {cancelled}"))
-        raise
+    with _box(job, notebook, wait_s) as watchdog:
+        job, make = _equipped(job)
+        if not _fit(job, notebook):
+            return
+        sides = _build(job, make, run, notebook)
+        if sides is not None:
+            _measure(job, run, notebook, sides, watchdog)
 
 
 def _fit(job: Job, notebook: Notebook) -> bool:
@@ -203,24 +209,40 @@ def stopped(why: str) -> r.Fault:
 
 
 @contextmanager
-def _box(job: Job, wait_s: float) -> Iterator[Watchdog]:
+def _box(job: Job, notebook: Notebook, wait_s: float) -> Iterator[Watchdog]:
     """The box for us alone; when it is left, everything that was started on it is gone."""
     root = job.store.root
     lock_path = Path(job.resolved.box.lock or root / "box.lock")
     head = job.commits.head.sha[:12]
-    with BoxLock.acquire(lock_path, f"perfgate gate of {head}", wait_s, job.progress.say) as lock:
+    with (
+        _told_if_cancelled(notebook),
+        BoxLock.acquire(lock_path, f"perfgate gate of {head}", wait_s, job.progress.say) as lock,
+    ):
         records = root / "running"
         for found in sweep(records) if records.is_dir() else ():
             job.progress.say(f"ended what an earlier run had left: {found.name}, {found.processes} processes")
         watchdog = Watchdog.start(lock.fd, records, GPUS_FREE if _needs_gpus(job) else ())
         limit_s = CLEAN_UP_S
         try:
-            yield watchdog
+            with _told_if_cancelled(notebook):  # before the clean-up, which may outlive us
+                yield watchdog
         except Cancelled:
             limit_s = CANCELLED_CLEAN_UP_S
             raise
         finally:
             watchdog.close(limit_s)
+
+
+@contextmanager
+def _told_if_cancelled(notebook: Notebook) -> Iterator[None]:
+    """Writes down, once, that somebody wanted the run to end."""
+    try:
+        yield
+    except Cancelled as cancelled:
+        last = notebook.facts[-1]
+        if not isinstance(last, r.Fault) or last.code != r.STOPPED_FAULT:
+            notebook.append(stopped(f"cancelled by {cancelled}"))
+        raise
 
 
 def _build(job: Job, make: Make, run: Path, notebook: Notebook) -> dict[r.Side, BuiltSide] | None:
@@ -245,6 +267,7 @@ def _settle_plan(job: Job, run: Path, notebook: Notebook, sides: Mapping[r.Side,
         notes=(*plan.notes, *(note for note in told if note not in plan.notes)),
     )
     if settled != facts.plan:
+        keep_evidence(run, runs, settled.continues)
         settled = notebook.append(settled)
         write_run_file(run, settled)
     return settled
@@ -300,7 +323,7 @@ def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltS
             progress=job.progress,
             autotune=plan.autotune,
         )
-        earlier = named_runs(job.store.folder("runs"), plan.continues)
+        earlier = kept_evidence(run, plan.continues)
         measuring = Measuring(notebook, bench, earlier)
         step = measuring.all_pairs() if job.every_pair else measuring.until_decided()
     job.progress.say(f"done: {step.reason}")
@@ -356,12 +379,12 @@ def _is_merged(job: Job, sha: str) -> bool:
 # ------------------------------------------------------------------------------------------------ the end
 
 
-def conclude(run: Path, runs: Path | None = None) -> r.Result:
-    """Verdict, result.json and comment.md of a run directory, from its facts alone. `runs`: where earlier runs lie."""
+def conclude(run: Path) -> r.Result:
+    """Verdict, result.json, comment and page of a run directory, from its facts and the evidence kept with them."""
     facts = RunFacts.of(read_facts(run))
     if facts is None:
         raise PerfgateError("the run here never began", where=str(run), remedy="measure again")
-    earlier = named_runs(runs or run.parent, facts.plan.continues)
+    earlier = kept_evidence(run, facts.plan.continues)
     skipped = None
     if facts.plan.diff_class == "nothing" and not facts.launches:
         skipped = "Nothing to measure: the diff touches no code that serves."
