@@ -15,8 +15,8 @@ PICTURE = Path(__file__).parents[1] / "docs" / "power.svg"
 SDS = (0.003, 0.01, 0.02)
 SLOWDOWNS = tuple(step / 400 for step in range(41))  # 0 to 10 %
 IN_TABLE = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.10)
-WIDTH, HEIGHT, LEFT, TOP, GAP = 250, 170, 46, 34, 26
-COLOURS = {"pass": "#2e7d32", "regression": "#c62828", "more pairs would be needed": "#8a8a8a"}
+WIDTH, HEIGHT, LEFT, TOP, GAP = 240, 170, 46, 34, 44
+COLOURS = {"pass": "#2e7d32", "regression": "#c62828", "inconclusive": "#8a8a8a"}
 
 
 def main() -> None:
@@ -70,7 +70,7 @@ def _panel(left: float, title: str, rows: Sequence[PowerRow], *, first: bool) ->
     shares = {
         "pass": [row.passed for row in rows],
         "regression": [row.regression for row in rows],
-        "more pairs would be needed": [row.inconclusive for row in rows],
+        "inconclusive": [row.inconclusive for row in rows],
     }
     lines = "".join(
         f'<polyline fill="none" stroke="{COLOURS[name]}" stroke-width="2" points="'

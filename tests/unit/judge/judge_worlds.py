@@ -102,10 +102,16 @@ def broken_limits(cell: Cell, outcome: Outcome) -> list[str]:
 
 def line(cell: Cell, outcome: Outcome) -> str:
     """One row of the table in Markdown."""
-    must = ", ".join(f"{name} {sign} {limit:g}" for name, (sign, limit) in cell.limits.items())
+    must = ", ".join(_limit(name, sign, limit) for name, (sign, limit) in cell.limits.items())
     shares = (outcome.regression, outcome.passed, outcome.inconclusive)
     told = " | ".join(f"{100 * share:.2f}" for share in shares)
     return f"| {cell.case} | {told} | {outcome.pairs:.2f} | {100 * outcome.covered:.1f} | {must} |"
+
+
+def _limit(name: str, sign: str, limit: float) -> str:
+    words = {"passed": "pass", "passed_on_one": "pass on one pair", "regression_within_four": "regression in 4 pairs"}
+    number = f"{limit:g}" if name == "pairs" else f"{100 * limit:g} %"
+    return f"{words.get(name, name)} {'≤' if sign == '<=' else '≥'} {number}"
 
 
 HEAD = "| case | regression % | pass % | inconclusive % | pairs | covered % | must |\n|---|---|---|---|---|---|---|"
