@@ -183,8 +183,7 @@ def _make(place: Path, progress: Progress) -> Mapping[str, Any]:
     with _told(progress, f"{len(locked_packages(packages))} packages"):
         installer.locked(packages)
     with _told(progress, f"PyTorch {TORCH}"):
-        source = installer.torch(TORCH, torch_sources(os.environ))
-        progress(f"  PyTorch from {source.name}")
+        source = installer.torch(TORCH, torch_sources(os.environ), progress)
     with _told(progress, f"SGLang {RELEASE}"):
         installer.locked(LOCKS / f"sglang-{RELEASE}.lock", target=place / "sglang")
     site = installer.site()

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import uv
 from perfgate.errors import Exit, PerfgateError
 
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
-_IMPORT_TIMEOUT_S = 300
+_IMPORT_TIMEOUT_S = 600  # 20 s on two idle cores
 WITHOUT_TRITON = Path(__file__).parent / "locks" / "without-triton.txt"  # a stand-in takes its place
 
 
@@ -53,11 +53,12 @@ class Installer:
         arguments = ("--no-deps", "--require-hashes", "-r", str(lock), *where)
         self._install(*arguments, what=f"{lock.stem} cannot be installed")
 
-    def torch(self, version: str, sources: Sequence[Source]) -> Source:
+    def torch(self, version: str, sources: Sequence[Source], say: Callable[[str], None]) -> Source:
         """PyTorch, from the first source that has it; that source. By version alone: which of its builds is right,
         and so the hash, depends on the source."""
         refused: list[str] = []
         for source in sources:
+            say(f"  PyTorch {version} from {source.name}")
             try:
                 self._install(*source.options, f"torch=={version}", what=source.name, variables=source.variables)
             except InstallError as error:
@@ -93,14 +94,18 @@ class Installer:
         with tempfile.TemporaryDirectory() as home:
             allowed = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
             own = {"HOME": home, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": ""}
-            done = subprocess.run(
-                [str(self.python), "-c", f"import {', '.join(modules)}"],
-                env={**allowed, **variables, **own},
-                cwd=home,
-                capture_output=True,
-                text=True,
-                timeout=_IMPORT_TIMEOUT_S,
-            )
+            try:
+                done = subprocess.run(
+                    [str(self.python), "-c", f"import {', '.join(modules)}"],
+                    env={**allowed, **variables, **own},
+                    cwd=home,
+                    capture_output=True,
+                    text=True,
+                    timeout=_IMPORT_TIMEOUT_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired as error:
+                raise InstallError(f"importing the server took over {_IMPORT_TIMEOUT_S} s") from error
         if done.returncode:
             raise InstallError(f"the server cannot be imported: {_last_line(done.stderr)}")
 
@@ -112,7 +117,7 @@ def torch_sources(environment: Mapping[str, str]) -> tuple[Source, ...]:
     near = (Source("a folder of wheels", ("--no-deps", "--no-index"), links),)
     far = (
         Source("PyTorch's index of CPU builds", ("--no-deps", "--torch-backend", "cpu")),
-        Source("the package index", ("--override", str(WITHOUT_TRITON))),  # may be a CUDA build: several GB
+        Source("the package index, where it may be a CUDA build of several GB", ("--override", str(WITHOUT_TRITON))),
     )
     return (near if folders else ()) + far
 

@@ -34,7 +34,7 @@ echo 'Using Python 3.11' >&2; echo '  error: nothing here' >&2; exit 2
 
 def test_torch_is_taken_from_pips_folder_of_wheels_first(uv_calls: Path) -> None:
     sources = torch_sources({"PIP_FIND_LINKS": "/wheels /more"})
-    assert Installer(Path("py")).torch("2.13.0", sources).name == "a folder of wheels"
+    assert Installer(Path("py")).torch("2.13.0", sources, print).name == "a folder of wheels"
     (call,) = uv_calls.read_text().splitlines()
     assert call.startswith("/wheels,/more|")
     assert "--no-index" in call
@@ -52,8 +52,8 @@ def test_the_next_source_is_tried_where_one_has_nothing(
     uv_calls: Path, monkeypatch: pytest.MonkeyPatch, refused: str, taken: str, calls: int
 ) -> None:
     monkeypatch.setenv("REFUSED", refused)
-    source = Installer(Path("py")).torch("2.13.0", torch_sources({"UV_FIND_LINKS": "/wheels"}))
-    assert source.name == taken
+    source = Installer(Path("py")).torch("2.13.0", torch_sources({"UV_FIND_LINKS": "/wheels"}), print)
+    assert source.name.startswith(taken)
     assert len(uv_calls.read_text().splitlines()) == calls
 
 
@@ -62,10 +62,10 @@ def test_without_any_source_the_error_names_each_and_what_to_do(
 ) -> None:
     monkeypatch.setenv("REFUSED", ".")
     with pytest.raises(InstallError) as raised:
-        Installer(Path("py")).torch("2.13.0", torch_sources({}))
+        Installer(Path("py")).torch("2.13.0", torch_sources({}), print)
     text = str(raised.value)
     assert "PyTorch's index of CPU builds: error: nothing here" in text
-    assert "the package index: error: nothing here" in text
+    assert "several GB: error: nothing here" in text
     assert "→ put its wheel into a folder and name that folder in PIP_FIND_LINKS" in text
     assert "\n" not in text
     assert raised.value.exit_code is Exit.CANNOT
