@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -17,6 +19,8 @@ from perfgate.judge.evidence import RunFacts
 RUN_FILE = "run.json"
 COMMENT_FILE = "comment.md"
 PAGE_FILE = "index.html"
+EVIDENCE_FOLDER = "evidence"
+NEWEST = 3  # runs that are looked at to say how long a launch takes
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class RunFile:
     box: str
     base: str
     head: str
+    base_tree: str
+    head_tree: str
     config_hash: str
     continues: tuple[str, ...] = ()
 
@@ -36,7 +42,16 @@ _RUN: TypeAdapter[RunFile] = TypeAdapter(RunFile)
 
 def write_run_file(run: Path, plan: r.Plan) -> None:
     run.mkdir(parents=True, exist_ok=True)
-    body = RunFile(plan.run_id, plan.box, plan.base.sha, plan.head.sha, plan.config_hash, plan.continues)
+    body = RunFile(
+        run_id=plan.run_id,
+        box=plan.box,
+        base=plan.base.sha,
+        head=plan.head.sha,
+        base_tree=plan.base.tree,
+        head_tree=plan.head.tree,
+        config_hash=plan.config_hash,
+        continues=plan.continues,
+    )
     write_whole(run / RUN_FILE, json.dumps(asdict(body), indent=1) + "\n")
 
 
@@ -64,11 +79,8 @@ def check_new(run: Path) -> None:
         )
 
 
-def check_resumable(run: Path, base: str, head: str, config_hash: str) -> r.Plan:
-    """The plan to go on with; refuses a run of other commits or another configuration."""
-    plan = plan_of(run)
-    if plan is None:
-        raise PerfgateError("no run to resume here", where=str(run), remedy="leave out --resume")
+def check_same(run: Path, plan: r.Plan, base: str, head: str, config_hash: str) -> None:
+    """Refuses to go on with a run of other commits or another configuration."""
     if (plan.base.sha, plan.head.sha) != (base, head):
         commits = f"{plan.base.sha[:12]}..{plan.head.sha[:12]}"
         raise PerfgateError(f"the run here is of {commits}", where=str(run), remedy="give its --base and --head")
@@ -76,14 +88,12 @@ def check_resumable(run: Path, base: str, head: str, config_hash: str) -> r.Plan
         raise PerfgateError(
             "the configuration has changed since", where=str(run), remedy="measure anew, without --resume"
         )
-    return plan
 
 
 def find_unfinished(runs: Path, base: str, head: str, config_hash: str) -> Path | None:
     """The newest run of these commits and this configuration that has no result yet."""
-    for run in sorted((path for path in runs.glob("*") if path.is_dir()), reverse=True):
-        about = read_run_file(run)
-        wanted = about is not None and (about.base, about.head, about.config_hash) == (base, head, config_hash)
+    for run, about in sorted(_run_files(runs), reverse=True):
+        wanted = (about.base, about.head, about.config_hash) == (base, head, config_hash)
         if wanted and not (run / RESULT_FILE).exists():
             return run
     return None
@@ -91,44 +101,64 @@ def find_unfinished(runs: Path, base: str, head: str, config_hash: str) -> Path 
 
 def earlier_runs(runs: Path, plan: r.Plan, builds: dict[r.Side, str]) -> tuple[RunFacts, ...]:
     """Runs of this box whose pairs are evidence for this one: same trees, builds, workloads and rules. Oldest first."""
-    found = [run for run in _readable(runs) if run.plan.run_id != plan.run_id and _same_question(run, plan, builds)]
+    trees = (plan.base.tree, plan.head.tree)
+    likely = (
+        path
+        for path, about in _run_files(runs)
+        if about.box == plan.box and (about.base_tree, about.head_tree) == trees and about.run_id != plan.run_id
+    )
+    found = (run for run in map(_readable, likely) if run is not None and _same_question(run, plan, builds))
     return tuple(sorted(found, key=lambda run: run.plan.t))
 
 
-def named_runs(runs: Path, continues: tuple[str, ...]) -> tuple[RunFacts, ...]:
+def keep_evidence(run: Path, runs: Path, continues: tuple[str, ...]) -> None:
+    """Copies the facts of earlier runs beside this run's own, so that it can be judged wherever it is taken."""
+    for name in continues:
+        kept = run / EVIDENCE_FOLDER / name
+        kept.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(runs / name / FACTS_FILE, kept / FACTS_FILE)
+
+
+def kept_evidence(run: Path, continues: tuple[str, ...]) -> tuple[RunFacts, ...]:
     """The runs that a plan says it continues, as far as they are at hand. Oldest first."""
-    found = [run for run in _readable(runs) if run.plan.run_id in continues]
-    return tuple(sorted(found, key=lambda run: run.plan.t))
-
-
-def _readable(runs: Path) -> Iterator[RunFacts]:
-    for path in sorted(runs.glob("*")):
-        if (path / FACTS_FILE).exists():
-            try:
-                run = RunFacts.of(read_facts(path))
-            except PerfgateError:
-                continue  # altered or of a newer perfgate: no evidence
-            if run is not None:
-                yield run
+    found = [_readable(run / EVIDENCE_FOLDER / name) for name in continues]
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.plan.t))
 
 
 def newest_run(runs: Path, box: str) -> RunFacts | None:
-    found = [run for run in _readable(runs) if run.plan.box == box]
-    return max(found, key=lambda run: run.plan.t, default=None)
+    """Of this box, with at least one pair."""
+    return next(_newest_first(runs, box), None)
 
 
 def usual_launch_seconds(runs: Path, box: str) -> dict[str, float]:
     """Recipe → seconds of a launch, the mean of its newest run on this box. For telling people, not for judging."""
     usual: dict[str, float] = {}
-    for run in sorted(_readable(runs), key=lambda run: run.plan.t):
-        if run.plan.box == box:
-            for plan in run.plan.recipes:
-                walls = [
-                    one.end.wall_s for one in run.launches.values() if one.valid and one.end and one.is_of(plan.name)
-                ]
-                if walls:
-                    usual[plan.name] = sum(walls) / len(walls)
+    for run in islice(_newest_first(runs, box), NEWEST):
+        for plan in run.plan.recipes:
+            walls = [one.end.wall_s for one in run.launches.values() if one.valid and one.end and one.is_of(plan.name)]
+            if walls:
+                usual.setdefault(plan.name, sum(walls) / len(walls))
     return usual
+
+
+def _newest_first(runs: Path, box: str) -> Iterator[RunFacts]:
+    for path, about in sorted(_run_files(runs), reverse=True):
+        if about.box == box and (run := _readable(path)) is not None and run.pairs:
+            yield run
+
+
+def _run_files(runs: Path) -> Iterator[tuple[Path, RunFile]]:
+    for path in sorted(runs.glob("*")):
+        if (about := read_run_file(path)) is not None:
+            yield path, about
+
+
+def _readable(run: Path) -> RunFacts | None:
+    """None for what is not there, was altered, or is a newer perfgate's: no evidence then."""
+    try:
+        return RunFacts.of(read_facts(run))
+    except PerfgateError:
+        return None
 
 
 def _same_question(run: RunFacts, plan: r.Plan, builds: dict[r.Side, str]) -> bool:
