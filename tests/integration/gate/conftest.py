@@ -1,0 +1,77 @@
+"""Runs the gates of these tests two at a time, each on a box of its own.
+
+A gate of the stand-in mostly waits, for servers to start and for simulated time to pass. So a test does not run its
+gate itself: it names a `Case` with `@on(…)` and is handed what came of it, while the cases of the tests that follow are
+running already. Cases in the same lane share a state directory one after the other, so that builds and warm caches of
+base are made once, as on a real box; what a case must leave behind is checked before the next one begins.
+"""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfgate.source.entry import remove_tree
+
+from .harness import Case, World
+
+LANES = 2
+
+
+class Lanes:
+    """Cases in the order of their tests, each begun as soon as a lane is free."""
+
+    def __init__(self, root: Path, cases: list[Case]) -> None:
+        self._root = root
+        self._states: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        for number in range(LANES):
+            self._states.put(root / f"state{number}")
+        self._pool = ThreadPoolExecutor(LANES)
+        self.futures: dict[int, Future[Any]] = {}
+        for number, case in enumerate(cases):
+            if id(case) not in self.futures:
+                self.futures[id(case)] = self._pool.submit(self._carry_out, case, root / f"world{number}")
+
+    def _carry_out(self, case: Case, root: Path) -> Any:
+        state = self._states.get()
+        try:
+            own = root / "state" if case.own_state else state
+            world = World(root, base=case.base, head=case.head, config=case.config, box=case.box, state=own)
+            came = case.act(world)
+            world.check_nothing_left(within_s=case.within_s)
+            return came
+        finally:
+            self._states.put(state)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        for state in (*self._root.glob("state*"), *self._root.glob("world*/state")):
+            remove_tree(state)  # read-only folders: pytest would stumble over them
+
+
+@pytest.fixture(scope="session")
+def lanes(request: pytest.FixtureRequest) -> Iterator[Lanes]:
+    wanted = [item.callspec.params["done"] for item in request.session.items if _has_case(item)]  # type: ignore[attr-defined]
+    with tempfile.TemporaryDirectory(prefix="gates") as folder:
+        made = Lanes(Path(folder).resolve(), wanted)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def _has_case(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and isinstance(callspec.params.get("done"), Case)
+
+
+@pytest.fixture
+def done(request: pytest.FixtureRequest, lanes: Lanes) -> Any:
+    """What came of the test's case."""
+    return lanes.futures[id(request.param)].result()
