@@ -111,6 +111,7 @@ class _Run:
             self.progress(f"measuring · sample {number + 1} of {total}, concurrency {concurrency}")
             self.hooks.before_sample(server, concurrency, number)
             sample = sample_fact(self.plan, number, client.sample(concurrency))
+            server.check_output()
             self.emit(sample)
             self.samples.append(sample)
             self.hooks.after_sample(server, sample)

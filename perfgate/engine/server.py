@@ -30,7 +30,7 @@ from perfgate.engine.faults import (
     ServerNotFreed,
 )
 from perfgate.engine.logs import Failure, LogFile, LogState
-from perfgate.engine.tree import Process
+from perfgate.engine.tree import Patience, Process
 from perfgate.engine.watchdog import Watchdog, Watched
 from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Kind, confine
 
@@ -165,6 +165,13 @@ class Server:
         self.look_around()
         return ready_s
 
+    def check_output(self) -> None:
+        """Raises ServerHung for a server that fills the disk with its log."""
+        size = self.spec.log.stat().st_size if self.spec.log.exists() else 0
+        if size > MAX_LOG:
+            lines = self.log.read().useful
+            raise ServerHung("log_flood", f"the server has written more than {MAX_LOG >> 20} MiB of log", lines)
+
     def look_around(self) -> tuple[int, ...]:
         """Notes all processes and shared memory of the launch now, so that they can be ended later."""
         found = self._find()
@@ -199,18 +206,17 @@ class Server:
         """
         begin = time.monotonic()
         self.look_around()
-        gentle = self._main_process()
-        grace_s = self.spec.stop_s * GRACE_SHARE
+        patience = Patience(grace_s=self.spec.stop_s * GRACE_SHARE, limit_s=self.spec.stop_s)
         forced: set[Process] = set()
 
         def find() -> list[Process]:
             self.popen.poll()  # reaps
             left = self._find()
-            if time.monotonic() - begin >= grace_s:
+            if time.monotonic() - begin >= patience.grace_s:
                 forced.update(left)
             return left
 
-        left = tree.end(find, gentle, grace_s, self.spec.stop_s)
+        left = tree.end(find, gentle=self._main_process(), last=self.root, patience=patience)
         if left:
             pids = ", ".join(str(process.pid) for process in left[:8])
             raise ServerNotFreed(
@@ -268,11 +274,10 @@ class Server:
             now = time.monotonic()
             if state.size != before:
                 seen_at = now
+            self.check_output()
             self._check_patience(state, now - seen_at, now - self.started)
 
     def _check_patience(self, state: LogState, silent_s: float, waited_s: float) -> None:
-        if state.size > MAX_LOG:
-            raise ServerHung("log_flood", f"the server has written more than {MAX_LOG >> 20} MiB of log", state.useful)
         if state.failure is not None and silent_s > min(PATIENCE_S, self.spec.stall_s):
             raise _named(state.failure, f"the server failed: {state.failure.line}", state)
         if silent_s > self.spec.stall_s:

@@ -168,9 +168,9 @@ def test_a_server_that_says_nothing_more_has_hung(make: Make, serving: Start, wh
 
 
 def test_output_is_a_sign_of_progress(make: Make, serving: Start) -> None:
-    talk = "import time\nfor n in range(8):\n    print('still at it', n, flush=True); time.sleep(0.3)"
-    server = serving(make(on_start=talk, stall_s=1.5).spec())
-    assert server.wait_ready() > 2.0
+    talk = "import time\nfor n in range(10):\n    print('still at it', n, flush=True); time.sleep(0.5)"
+    server = serving(make(on_start=talk, stall_s=4.0).spec())
+    assert server.wait_ready() > 4.5
 
 
 def test_endless_talk_does_not_make_a_launch_endless(make: Make, serving: Start) -> None:

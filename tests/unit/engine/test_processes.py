@@ -130,3 +130,21 @@ def test_a_torn_record_is_forgotten(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     assert sweep(tmp_path) == []
     assert not path.exists()
+
+
+def test_who_adopts_the_others_is_killed_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed earlier, it would let go of what the others leave behind."""
+    root, child, left_behind = Process(10, 1), Process(11, 1), Process(12, 1)
+    rounds = iter([[root, child], [root, left_behind], [root], []])
+    killed: list[Process] = []
+    monkeypatch.setattr(tree, "tell", lambda process, _number: killed.append(process))
+    patience = tree.Patience(grace_s=0.0, limit_s=5.0)
+    assert tree.end(lambda: next(rounds), gentle=None, last=root, patience=patience) == []
+    assert killed == [child, left_behind, root]
+
+
+def test_what_cannot_be_ended_is_returned_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck = Process(10, 1)
+    monkeypatch.setattr(tree, "tell", lambda *_: None)
+    patience = tree.Patience(grace_s=0.0, limit_s=0.2)
+    assert tree.end(lambda: [stuck], gentle=None, last=stuck, patience=patience) == [stuck]
