@@ -14,11 +14,12 @@ from perfgate.config import Workload
 from perfgate.engine.command import EnvironmentParts, child_environment, server_command
 from perfgate.engine.launch import LaunchPlan
 from perfgate.engine.server import LaunchSpec, Server, free_port
-from perfgate.host.sandbox import UNCONFINED, Confinement, choose, hand_over, interpreter_folders
+from perfgate.host.sandbox import UNCONFINED, Confinement, Kind, choose, describe, hand_over, interpreter_folders
 from perfgate.records import Side
 from tests.standin import Behaviour, make_repository
 
 PYTHON = Path(sys.executable)
+SYSTEM_PYTHON = Path("/usr/bin/python3")
 SPECULATIVE = {"speculative-algorithm": "EAGLE3", "speculative-num-steps": 2}
 WORKLOAD = Workload(
     prompts_per_kind=1, output_tokens=16, samples=2, warmup_min=1, warmup_max=2, request_timeout_s=20, concurrency=[1]
@@ -31,6 +32,7 @@ class Bench:
 
     place: Path
     tree: Path
+    python: Path = PYTHON
     confinement: Confinement = UNCONFINED
     stall_s: float = 20.0
     stop_s: float = 10.0
@@ -44,13 +46,13 @@ class Bench:
         environment = child_environment(
             os.environ,
             EnvironmentParts(
-                python=PYTHON,
+                python=self.python,
                 path_entries=[self.tree / "python"],
                 home={"HOME": str(self.home), "TMPDIR": str(self.home)},
             ),
         )
         spec = LaunchSpec(
-            argv=server_command(PYTHON, flags or {}, model="stand/in", port=port),  # type: ignore[arg-type]
+            argv=server_command(self.python, flags or {}, model="stand/in", port=port),  # type: ignore[arg-type]
             environment=environment,
             cwd=self.home,
             port=port,
@@ -58,7 +60,7 @@ class Bench:
             stall_s=self.stall_s,
             stop_s=self.stop_s,
             confinement=self.confinement,
-            readable=(*interpreter_folders(PYTHON), self.tree, *own_folders()),
+            readable=(*interpreter_folders(self.python), self.tree, *own_folders()),
             writable=(self.home,),
         )
         return replace(spec, **changes)  # type: ignore[arg-type]
@@ -85,6 +87,25 @@ def own_folders() -> tuple[Path, ...]:
     return tuple(Path(entry).resolve() for entry in sys.path if entry and Path(entry).is_dir())
 
 
+def confined(isolation: str, place: Path) -> tuple[Confinement, Path]:
+    """A confinement by name, and an interpreter that it can read. "bubblewrap, not root": as a runner uses it."""
+    if isolation == "user":
+        if os.geteuid() != 0 or not SYSTEM_PYTHON.exists():
+            pytest.skip("needs root, and an interpreter that everybody may read")
+        open_to_all(place)
+        return describe(Kind.USER, run_as="daemon"), SYSTEM_PYTHON
+    if isolation == "bubblewrap, not root":
+        return replace(describe(Kind.BUBBLEWRAP, hidden=[place]), uid=None, gid=None), PYTHON
+    return choose(isolation, hidden=[place]), PYTHON
+
+
+def open_to_all(place: Path) -> None:
+    """Lets others pass, as a box's state folder does; pytest's own folders do not."""
+    for folder in (place, *place.parents):
+        if folder.stat().st_uid == os.geteuid() and folder not in (Path("/"), Path("/tmp")):
+            folder.chmod(folder.stat().st_mode | 0o055)
+
+
 Make = Callable[..., Bench]
 
 
@@ -99,7 +120,8 @@ def make(tmp_path: Path) -> Make:
         made += 1
         place = tmp_path.resolve() / f"bench-{made}"
         repository = make_repository(place / "sglang", head=Behaviour(**behaviour))  # type: ignore[arg-type]
-        bench = Bench(place, repository.path, choose(isolation, hidden=[place]), stall_s, stop_s)
+        confinement, python = confined(isolation, place)
+        bench = Bench(place, repository.path, python, confinement, stall_s, stop_s)
         bench.home.mkdir()
         hand_over([bench.home], bench.confinement)
         return bench

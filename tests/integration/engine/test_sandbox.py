@@ -27,6 +27,7 @@ from perfgate.host.sandbox import (
     describe,
     hand_over,
 )
+from tests.integration.engine.conftest import open_to_all
 
 ROOT = os.geteuid() == 0
 UNPRIVILEGED = 65_000  # a uid nobody has
@@ -46,9 +47,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     base = tmp_path.resolve()
-    for folder in (base, *base.parents):
-        if folder.stat().st_uid == os.geteuid() and folder not in (Path("/"), Path("/tmp")):
-            folder.chmod(folder.stat().st_mode | 0o055)
+    open_to_all(base)
     found = Place(base / "run", base / "other", base / "secret", base / "home", base / "tree")
     for folder in (found.run, found.other, found.home, found.tree):
         folder.mkdir()

@@ -37,7 +37,7 @@ def names(server: Server) -> set[str]:
     return {Path(f"/proc/{process.pid}/comm").read_text().strip() for process in server.processes()}
 
 
-@pytest.mark.parametrize("isolation", ["none", "bubblewrap"])
+@pytest.mark.parametrize("isolation", ["none", "bubblewrap", "bubblewrap, not root", "user"])
 def test_a_server_becomes_ready_and_all_of_it_ends(make: Make, serving: Start, isolation: str) -> None:
     server = serving(make(isolation).spec(SPECULATIVE))
     told: list[str] = []
@@ -62,7 +62,7 @@ def test_the_private_process_table_hides_the_box(make: Make, serving: Start) -> 
     server.stop()
 
 
-@pytest.mark.parametrize("isolation", ["none", "bubblewrap"])
+@pytest.mark.parametrize("isolation", ["none", "bubblewrap", "bubblewrap, not root", "user"])
 def test_a_process_that_left_tree_session_and_environment_is_ended_too(
     make: Make, serving: Start, isolation: str
 ) -> None:
