@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,6 @@ from tests.e2e.hub.repositories import Upstream, git
 from tests.e2e.hub.stage import NAME, STORY, Stage, raised
 from tests.e2e.hub.world import PullRequest, User
 
-CONFIG = "version: 1\n"
-
 
 @dataclass
 class Theatre:
@@ -22,7 +22,6 @@ class Theatre:
 
     stage: Stage
     act: Act
-    reference: str  # perfgate's SHA
 
     def deliver(self, event: str, payload: object, run: int | None = None, token: str = "full", **more: str) -> Ran:
         run = run or next(self.stage.runs)
@@ -31,6 +30,11 @@ class Theatre:
             return self.act.run(event, payload, run, token, **self.names(), **more)
         finally:
             self.stage.repository.runs[run] = "completed"
+
+    def start(self, event: str, payload: object, run: int, **more: str) -> subprocess.Popen[str]:
+        """As `deliver`, without waiting."""
+        self.stage.repository.runs[run] = "in_progress"
+        return self.act.start(event, payload, run, "full", **self.names(), **more)
 
     def names(self) -> dict[str, str]:
         sha = self.stage.repository.sha("heads/main") or ""
@@ -63,37 +67,63 @@ def stage(tmp_path: Path, upstream_template: Path) -> Iterator[Stage]:
         yield stage
 
 
+# ------------------------------------------------------------------------------------------------ under act
+
+
+@dataclass(frozen=True)
+class Perfgate:
+    """One perfgate as other repositories see it: a bare repository at a SHA, and an environment with it."""
+
+    bare: Path
+    sha: str
+    venv: Path
+
+
+def perfgate_at(folder: Path, changes: dict[str, str]) -> Perfgate:
+    bare, sha = perfgate_repository(folder, changes)
+    return Perfgate(bare, sha, installed(folder, bare))
+
+
 @pytest.fixture(scope="session")
-def canned_perfgate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def canned_perfgate(tmp_path_factory: pytest.TempPathFactory) -> Perfgate:
     """perfgate as it is, but for the measuring."""
     canned = (Path(__file__).parent / "canned_box.py").read_text()
-    return perfgate_repository(tmp_path_factory.mktemp("canned"), {"perfgate/github/box.py": canned})
+    return perfgate_at(tmp_path_factory.mktemp("canned"), {"perfgate/github/box.py": canned})
 
 
 @pytest.fixture(scope="session")
-def calling_upstream(tmp_path_factory: pytest.TempPathFactory, canned_perfgate: tuple[Path, str]) -> Path:
+def real_perfgate(tmp_path_factory: pytest.TempPathFactory) -> Perfgate:
+    return perfgate_at(tmp_path_factory.mktemp("real"), {})
+
+
+@pytest.fixture(scope="session")
+def calling_upstream(tmp_path_factory: pytest.TempPathFactory, canned_perfgate: Perfgate) -> Path:
     """A repository that uses perfgate."""
     folder = tmp_path_factory.mktemp("upstream")
-    upstream = Upstream(folder)
-    upstream.commit(caller_files(canned_perfgate[1], CONFIG), "Use perfgate")
-    upstream.push("main")
-    git(upstream.work, "remote", "add", "origin", f"https://github.com/{NAME}")
+    call(Upstream(folder), canned_perfgate, "version: 1\n")
     return folder
 
 
-@pytest.fixture(scope="session")
-def canned_venv(tmp_path_factory: pytest.TempPathFactory, canned_perfgate: tuple[Path, str]) -> Path:
-    return installed(tmp_path_factory.mktemp("installed"), canned_perfgate[0])
+def call(upstream: Upstream, perfgate: Perfgate, config: str, more: str = "") -> None:
+    """Makes a repository use perfgate, as `perfgate init` would. `more`: lines for the end of the workflow."""
+    files = caller_files(perfgate.sha, config)
+    files[".github/workflows/perfgate.yml"] += more
+    upstream.commit(files, "Use perfgate")
+    upstream.push("main")
+    git(upstream.work, "remote", "add", "origin", f"https://github.com/{NAME}")
+
+
+@contextmanager
+def opened(folder: Path, upstream: Upstream, perfgate: Perfgate) -> Iterator[Theatre]:
+    jobs = folder / "jobs"
+    jobs.mkdir()
+    with raised(jobs, upstream) as stage:
+        stage.hub.world.repository(PERFGATE, perfgate.bare)
+        yield Theatre(stage, Act(folder, stage.hub.url, stage.hub.api, upstream.work, venv=perfgate.venv))
 
 
 @pytest.fixture
-def theatre(
-    tmp_path: Path, canned_perfgate: tuple[Path, str], canned_venv: Path, calling_upstream: Path
-) -> Iterator[Theatre]:
-    folder = tmp_path / "jobs"
-    folder.mkdir()
-    upstream = Upstream.copy(calling_upstream, tmp_path / "upstream")
-    with raised(folder, upstream) as stage:
-        stage.hub.world.repository(PERFGATE, canned_perfgate[0])
-        act = Act(tmp_path, stage.hub.url, stage.hub.api, upstream.work, venv=canned_venv)
-        yield Theatre(stage, act, canned_perfgate[1])
+def theatre(tmp_path: Path, canned_perfgate: Perfgate, calling_upstream: Path) -> Iterator[Theatre]:
+    """A repository whose workflow act runs; what is measured is a recorded result."""
+    with opened(tmp_path, Upstream.copy(calling_upstream, tmp_path / "upstream"), canned_perfgate) as theatre:
+        yield theatre
