@@ -252,9 +252,8 @@ class SglangBench:
             client_cycle_ms={s.sample: s.cycle_ms for s in samples if s.concurrency == 1 and s.cycle_ms},
         )
         launch = _fact_of(plan)
-        for one in phases.samples:
-            if one.sample is not None:
-                self.notebook.append(one.fact(launch, concurrency[one.sample]))
+        for fact in phases.facts(launch, concurrency):
+            self.notebook.append(fact)
         for proof in proofs_of(reading, launch, plan.spec.environment):
             self.notebook.append(proof)
 
