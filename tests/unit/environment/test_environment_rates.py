@@ -61,8 +61,7 @@ def test_a_canary_twice_as_slow_beside_head_is_caught(world: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("pairs", [1, 2, 3, 6])
+@pytest.mark.parametrize(("pairs", "seed"), [(1, 1), (2, 1), (2, 2), (2, 3), (3, 1), (6, 1)])
 @pytest.mark.parametrize("world", WORLDS)
 def test_false_environment_in_two_thousand_gates(world: str, pairs: int, seed: int) -> None:
     share = gates_moved(world, 2000, pairs=pairs, seed=seed)
