@@ -10,7 +10,7 @@ import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -104,6 +104,10 @@ class Scene:
         for index, changes in self.one.items():
             pairs |= {f"gpu{index}.{key}": value for key, value in changes.items()}
         return "".join(f"{key}={value}\n" for key, value in pairs.items())
+
+    def beside(self, launches: Sequence[tuple[Path, Scene]]) -> str:
+        """This scene, and after it others: each begins when its path appears and ends when the next one does."""
+        return self.text() + "".join(f"[if {path}]\n{scene.text()}" for path, scene in launches)
 
     def write(self, path: Path) -> Path:
         """In one step, so that a reader never meets half a scene."""

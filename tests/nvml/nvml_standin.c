@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, TOO_SMALL = 7, NO_DRIVER = 9 };
-enum { MAX_LINES = 1024, MAX_GPUS = 16 };
+enum { MAX_LINES = 8192, MAX_GPUS = 16 };
 
 typedef struct { char guard[256], key[128], value[2048]; } line_t;
 typedef struct { int index; } device_t;
