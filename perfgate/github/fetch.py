@@ -36,7 +36,6 @@ class Origin:
         settings = {
             "core.hooksPath": "/dev/null",
             "credential.helper": "",
-            "fetch.fsckObjects": "true",
             "fetch.recurseSubmodules": "false",
             "gc.auto": "0",
             "http.followRedirects": "false",

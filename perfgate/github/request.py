@@ -37,6 +37,7 @@ class Request(BaseModel):
     check: int | None = Field(None, gt=0)  # the check run on head
     minutes: int = Field(gt=0, le=7200)  # after which GitHub ends the job; 5 days at most on a runner of one's own
     fail_on: tuple[Mutable, ...] = ()
+    note: str = Field("", max_length=300)  # what is wrong with head's own perfgate.yml; a stranger's words
 
     def to_line(self) -> str:
         return self.model_dump_json(exclude_none=True)

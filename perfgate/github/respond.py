@@ -29,9 +29,9 @@ from perfgate.github.request import Request
 from perfgate.github.settle import Subject, opened_id, settle
 from perfgate.github.sticky import Accepted, Entry, now
 from perfgate.github.study import Study, study
+from perfgate.places import CONFIG_PATH
 from perfgate.records import Verdict
 
-CONFIG_FILE = ".github/perfgate.yml"
 SLACK_MINUTES = 45  # of the job beside measuring and building: installing, the box's lock, cleaning up
 LONGEST_MINUTES = 5 * 24 * 60  # of a job on a runner of one's own
 MAX_SUMMARY_TEXT = 60_000  # characters of a report in the job summary
@@ -212,11 +212,11 @@ def _case(desk: Desk, number: int) -> Case:
 
 def read_config(client: Client, sha: str) -> Config:
     """perfgate.yml of a commit over the built-in defaults."""
-    text = client.file(CONFIG_FILE, sha)
+    text = client.file(CONFIG_PATH, sha)
     if text is None:
         return builtin()
     try:
-        return merge((builtin(), load(text.encode(), CONFIG_FILE)))
+        return merge((builtin(), load(text.encode(), CONFIG_PATH)))
     except PerfgateError as error:
         raise BrokenConfig(str(error), where=f"the base branch, {sha[:12]}") from error
 
@@ -241,6 +241,7 @@ def _begin(desk: Desk, case: Case, start: decide.Start, comment: int | None) -> 
         desk.job.write_summary(settled.text(MAX_SUMMARY_TEXT))
         return
     text = say.running(start.head, found.base.sha, desk.job.run_url, planned(case.config, start.recipes))
+    text += say.own_config(found.note)
     sticky = _write_open(desk, subject, sticky, "running", text)
     details = desk.check_details("On the box, or waiting for it", text, status="in_progress")
     desk.set_check(subject.check, start.head, opened_id(subject.run, subject.attempt), details)
@@ -296,6 +297,7 @@ def _request(job: Job, found: Study, config: Config, config_sha: str) -> Request
         config=config_sha,
         minutes=int(min(minutes, LONGEST_MINUTES)),
         fail_on=tuple(config.github.fail_on),
+        note=found.note,
     )
 
 

@@ -130,6 +130,13 @@ def without_numbers(title: str, head: str, reason: str, log: str) -> str:
     return f"### perfgate: {title}\n\n{sha(head)}: {plain(reason)} [Log]({log})"
 
 
+def own_config(fault: str) -> str:
+    """What a pull request's own perfgate.yml would do; empty where nothing is wrong with it."""
+    if not fault:
+        return ""
+    return "\n\n" + note(f"Measured with the base branch's perfgate.yml. This pull request's own: {plain(fault)}")
+
+
 def note(text: str) -> str:
     return "> [!NOTE]\n" + "\n".join(f"> {line}" for line in text.splitlines()) + "\n"
 

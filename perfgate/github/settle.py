@@ -31,6 +31,7 @@ class Subject:
     check: int | None = None
     recipes: tuple[str, ...] = ()  # asked for; none: all
     fail_on: tuple[str, ...] = ()
+    note: str = ""  # about head's own perfgate.yml
     quiet: bool = False  # no comment where there is none yet
 
     def entry(self, word: Word, reason: str = "") -> Entry:
@@ -67,6 +68,7 @@ def subject_of(request: Request, number: int) -> Subject:
         trees=(request.base_tree, request.head_tree),
         check=request.check,
         recipes=request.recipes,
+        note=request.note,
         fail_on=request.fail_on,
     )
 
@@ -75,7 +77,7 @@ def settle(desk: Desk, subject: Subject, outcome: Outcome, sticky: Sticky, curre
     """`sticky`: the comment as just read; `current`: the head of the pull request now."""
     entry = entry_of(subject, outcome, stale=current != subject.head)
     state = with_checks(sticky.state, desk.client.checks(subject.head), subject.head).with_entry(entry)
-    settled = _decide(desk, state, outcome, entry, subject.fail_on, current)
+    settled = _decide(desk, state, outcome, entry, subject, current)
     details = desk.check_details(settled.title, settled.text(MAX_CHECK_TEXT - 200), conclusion=settled.conclusion)
     desk.set_check(subject.check, subject.head, external_id(entry), details)
     if sticky.id is None and subject.quiet:
@@ -91,11 +93,9 @@ def entry_of(subject: Subject, outcome: Outcome, *, stale: bool) -> Entry:
     return entry.model_copy(update={"measured": measured, "contains": contains, "stale": stale})
 
 
-def _decide(
-    desk: Desk, state: State, outcome: Outcome, entry: Entry, fail_on: tuple[str, ...], current: str
-) -> Settled:
-    conclusion, title = conclude(outcome, fail_on), outcome.title
-    notes: list[str] = []
+def _decide(desk: Desk, state: State, outcome: Outcome, entry: Entry, subject: Subject, current: str) -> Settled:
+    conclusion, title = conclude(outcome, subject.fail_on), outcome.title
+    notes = [say.own_config(subject.note)] if subject.note else []
     if entry.stale:
         notes.append(say.stale(entry.head, current))
     if entry.partial and conclusion == "success" and not _passed(whole_verdict(state, entry)):

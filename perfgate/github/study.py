@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfgate.config_file import load
+from perfgate.errors import PerfgateError
 from perfgate.github.fetch import Origin, fetch_commits, fetch_file
+from perfgate.places import CONFIG_PATH
 from perfgate.records import Commit
 from perfgate.source.diff import DiffClass, classify
 from perfgate.source.pins import PYPROJECT
-from perfgate.source.repository import Repository
+from perfgate.source.repository import Repository, printable
+
+MAX_NOTE = 300
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,7 @@ class Study:
     base: Commit
     head: Commit
     diff: DiffClass
+    note: str = ""  # what is wrong with head's own perfgate.yml; a stranger's words may be in it
 
 
 def study(folder: Path, origin: Origin, tip: str, head: str, *, exact: bool, ignore: Sequence[str]) -> Study:
@@ -35,4 +41,17 @@ def study(folder: Path, origin: Origin, tip: str, head: str, *, exact: bool, ign
         base_pyproject=repository.read_file(base.sha, PYPROJECT) if PYPROJECT in paths else None,
         head_pyproject=repository.read_file(head, PYPROJECT) if PYPROJECT in paths else None,
     )
-    return Study(base, repository.resolve(head), diff)
+    note = ""
+    if CONFIG_PATH in paths:
+        fetch_file(folder, origin, head, CONFIG_PATH)
+        note = _fault_of(repository.read_file(head, CONFIG_PATH))
+    return Study(base, repository.resolve(head), diff, note)
+
+
+def _fault_of(config: bytes | None) -> str:
+    """A changed perfgate.yml is measured with the old one; that the new one will do is all that is looked at."""
+    try:
+        load(config or b"", CONFIG_PATH)
+    except PerfgateError as error:
+        return printable(str(error), MAX_NOTE)
+    return ""

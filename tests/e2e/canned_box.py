@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
+import shutil
 import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -20,8 +19,6 @@ from perfgate.records import PullRequest
 def gate_request_step(environment: MutableMapping[str, str], box: Path, progress: Progress) -> Exit:
     job = job_of(environment)
     request = request_from_line(environment.get("PERFGATE_REQUEST", ""), job.repository)
-    if environment.get("E2E_LOST"):
-        os.kill(os.getpid(), 9)
     recorded = read_result(Path(environment["E2E_CANNED"]))
     result = dataclasses.replace(
         recorded,
@@ -32,7 +29,9 @@ def gate_request_step(environment: MutableMapping[str, str], box: Path, progress
     )
     run = Path(tempfile.mkdtemp())
     write_result(run, result)
+    if environment.get("E2E_RAW"):
+        shutil.copy(environment["E2E_RAW"], run / "result.json")
     (run / "facts.jsonl").write_text("")
-    print("::set-output name=run-directory::/etc", file=sys.stderr)  # as strangers' log lines may say
+    print("::set-output name=run-directory::/etc", flush=True)  # as a stranger's log line may say
     job.write_output("run-directory", str(run))
     return Exit.OK

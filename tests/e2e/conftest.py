@@ -27,14 +27,14 @@ class Theatre:
         run = run or next(self.stage.runs)
         self.stage.repository.runs[run] = "in_progress"
         try:
-            return self.act.run(event, payload, run, token, **self.names(), **more)
+            return self.act.run(event, payload, run, token, **{**self.names(), **more})
         finally:
             self.stage.repository.runs[run] = "completed"
 
     def start(self, event: str, payload: object, run: int, **more: str) -> subprocess.Popen[str]:
         """As `deliver`, without waiting."""
         self.stage.repository.runs[run] = "in_progress"
-        return self.act.start(event, payload, run, "full", **self.names(), **more)
+        return self.act.start(event, payload, run, "full", **{**self.names(), **more})
 
     def names(self) -> dict[str, str]:
         sha = self.stage.repository.sha("heads/main") or ""

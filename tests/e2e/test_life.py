@@ -7,10 +7,11 @@ import dataclasses
 import pytest
 
 from perfgate.errors import PerfgateError
+from perfgate.github.fetch import FetchError, Origin, fetch_commits
 from perfgate.github.sticky import MARKER, text_of_newest
 from perfgate.records import MetricVerdict, Result, Side, Verdict
 from tests.e2e.hub import payloads
-from tests.e2e.hub.stage import Done, Stage
+from tests.e2e.hub.stage import NAME, Done, Stage
 from tests.e2e.hub.world import BOT, PullRequest, User
 
 DOCS: dict[str, str | None] = {"docs/readme.md": "words\n"}
@@ -423,3 +424,27 @@ def test_dispatch(stage: Stage) -> None:
             dispatch("", hostile)
     with pytest.raises(PerfgateError, match="find the commit"):
         dispatch("", "no-such-branch")
+
+
+def test_a_changed_configuration_is_only_looked_at(stage: Stage) -> None:
+    pull = stage.pull({"python/sglang/x.py": "x", ".github/perfgate.yml": "limits: {minuets: '@everyone'}\n"})
+    request = stage.event(pull).request
+    assert "minuets" in stage.sticky(pull).body
+    stage.publish(request, stage.result(request))
+    assert "minuets" in stage.sticky(pull).body
+    assert "@everyone" not in stage.sticky(pull).body
+
+
+def test_a_private_repository_is_read_with_the_token_alone(stage: Stage) -> None:
+    stage.repository.private = True
+    pull = stage.pull()
+    stage.hub.world.token("blind", contents="none", checks="write", pull_requests="write", actions="read")
+    assert "measure" in stage.event(pull).outputs
+    folder = stage.folder / "copy"
+    origin = Origin(f"{stage.hub.url}/{NAME}.git", "full")
+    assert "full" not in repr(origin)
+    fetch_commits(folder, origin, [pull.head], blobs=True)
+    assert "full" not in (folder / "config").read_text()
+    for token in ("", "blind", "unknown"):
+        with pytest.raises(FetchError):
+            fetch_commits(stage.folder / f"other{token}", Origin(origin.url, token), [pull.head], blobs=True)

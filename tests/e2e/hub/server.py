@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -162,6 +163,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not match or not repository:
             self._send(404, {}, b"not found")
             return
+        if repository.private and not self._reads(self.headers.get("Authorization", "")):
+            self._send(401, {"WWW-Authenticate": 'Basic realm="GitHub"'}, b"")
+            return
         environment = {
             **{name: value for name, value in os.environ.items() if name == "PATH"},
             "GIT_CONFIG_NOSYSTEM": "1",
@@ -187,6 +191,12 @@ class _Handler(BaseHTTPRequestHandler):
         head, _, body = done.stdout.partition(b"\r\n\r\n")
         headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n") if ": " in line)
         self._send(int(headers.pop("Status", "200").split()[0]), headers, body)
+
+    def _reads(self, authorization: str) -> bool:
+        """Whether git's login holds a token that may read contents."""
+        login = base64.b64decode(authorization.removeprefix("basic ").removeprefix("Basic ")).decode()
+        token = self.hub.world.tokens.get(login.partition(":")[2])
+        return token is not None and token.may("contents", "read")
 
     def _send(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
         self.send_response(status)

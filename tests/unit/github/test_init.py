@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from perfgate.config_file import load, load_box
+from perfgate.errors import PerfgateError
+from perfgate.github import survey as survey_module
+from perfgate.github.init import CONFIG, WORKFLOW, Caller, init_box, init_repository
+from perfgate.github.survey import Survey, box_file, survey
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+CALLER = Caller.of(f"acme/perfgate@{SHA}", "self-hosted, gpu8", private=False)
+
+
+def repository(folder: Path) -> Path:
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    return folder
+
+
+def test_init_writes_both_files_and_says_what_is_next(tmp_path: Path) -> None:
+    told = init_repository(repository(tmp_path), CALLER)
+    data = yaml.safe_load((tmp_path / WORKFLOW).read_text())
+    assert data["jobs"]["gate"]["with"]["runs-on"] == '["self-hosted", "gpu8"]'
+    text = (tmp_path / CONFIG).read_bytes()
+    assert text.count(b"#") > 20
+    load(text, "perfgate.yml")
+    assert "perfgate init --box" in told
+    assert "calibrate" in told
+
+
+@pytest.mark.parametrize("there", [WORKFLOW, CONFIG])
+def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path, there: Path) -> None:
+    repository(tmp_path)
+    (tmp_path / there).parent.mkdir(parents=True)
+    (tmp_path / there).write_text("mine")
+    with pytest.raises(PerfgateError, match="is there already"):
+        init_repository(tmp_path, CALLER)
+    assert (tmp_path / there).read_text() == "mine"
+    assert not all((tmp_path / path).exists() for path in (WORKFLOW, CONFIG))
+
+
+def test_a_link_is_not_written_through(tmp_path: Path) -> None:
+    repository(tmp_path)
+    (tmp_path / CONFIG).parent.mkdir()
+    (tmp_path / CONFIG).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PerfgateError):
+        init_repository(tmp_path, CALLER)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_only_at_the_top_of_a_checkout(tmp_path: Path) -> None:
+    with pytest.raises(PerfgateError, match="git checkout"):
+        init_repository(tmp_path, CALLER)
+
+
+@pytest.mark.parametrize(
+    ("perfgate", "labels"),
+    [
+        ("acme/perfgate@main", "gpu8"),
+        ("acme/perfgate@0123abc", "gpu8"),
+        ("acme@" + SHA, "gpu8"),
+        (f"acme/perfgate@{SHA}", ""),
+        (f"acme/perfgate@{SHA}", "gpu 8"),
+        (f"acme/perfgate@{SHA}", "${{ secrets.X }}"),
+    ],
+)
+def test_what_no_workflow_can_say(perfgate: str, labels: str) -> None:
+    with pytest.raises(PerfgateError):
+        Caller.of(perfgate, labels, private=False)
+
+
+# ------------------------------------------------------------------------------------------------ the box
+
+
+def hub_cache(home: Path) -> None:
+    for name, revision in (
+        ("models--org--big-Model.v1", "a1"),
+        ("models--org--big-Model.v1", "b2"),
+        ("models--x--half", ""),
+    ):
+        folder = home / "hub" / name / "snapshots" / revision
+        folder.mkdir(parents=True, exist_ok=True)
+        if revision:
+            (folder / "config.json").write_text("{}")
+
+
+def test_a_box_as_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_cache(tmp_path / "hf")
+    conf = tmp_path / "nccl.conf"
+    conf.write_text("# tuned\nNCCL_PROTO=LL\nNCCL_MIN_NCHANNELS=4\n")
+    monkeypatch.setattr(survey_module, "_gpus", lambda: (("RTX PRO 6000",) * 8, ""))
+    monkeypatch.setattr(survey_module, "nccl_files", lambda environment: (conf,))
+    own = {
+        "HF_HOME": str(tmp_path / "hf"),
+        "NCCL_MIN_NCHANNELS": "8",
+        "NCCL_TOPO_FILE": str(tmp_path / "gone.xml"),
+        "NCCL_DEBUG": "INFO",
+        "HOME": "/root",
+    }
+    found = survey(own)
+    assert dict(found.nccl) == {
+        "NCCL_MIN_NCHANNELS": "8",  # the environment wins, as in NCCL
+        "NCCL_PROTO": "LL",
+        "NCCL_TOPO_FILE": str(tmp_path / "gone.xml"),
+    }
+    assert found.models == {"org/big-Model.v1": tmp_path / "hf/hub/models--org--big-Model.v1/snapshots/b2"}
+    assert any("gone.xml" in note for note in found.notes)
+
+    path = tmp_path / "box.yml"
+    path.write_text(box_file(found))
+    box = load_box(path)
+    assert box.gpus == "required"
+    assert box.nccl == dict(found.nccl)
+    assert box.models == {name: str(folder) for name, folder in found.models.items()}
+    assert "8× RTX PRO 6000" in path.read_text()
+    assert str(conf) in path.read_text()
+
+
+@pytest.mark.parametrize("value", ["LL # not", 'a"b', "x: y", "{}", "#", "\u00e4"])
+def test_strange_values_survive_the_box_file(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "box.yml"
+    path.write_text(box_file(Survey(name="box", nccl={"NCCL_NET": value})))
+    assert load_box(path).nccl == {"NCCL_NET": value}
+
+
+def test_this_machine(tmp_path: Path) -> None:
+    path = tmp_path / "etc" / "box.yml"
+    told = init_box(path)
+    assert load_box(path).name
+    assert "perfgate calibrate" in told
+    assert "minutes" in told
+    with pytest.raises(PerfgateError, match="is there already"):
+        init_box(path)
