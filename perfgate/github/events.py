@@ -21,7 +21,7 @@ from perfgate.github.access import Person
 MAX_PAYLOAD = 25_000_000  # bytes; GitHub's own limit for a webhook
 
 FullSha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
-Repository = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}$")]
+Repository = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}/[A-Za-z0-9_.-]{1,100}$")]
 Login = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,60}(\[bot\])?$")]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from perfgate.errors import PerfgateError
 
 MAX_SUMMARY = 1024 * 1024  # bytes; GitHub drops a longer one whole
-_REPOSITORY = re.compile(r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}")
+_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}/(?!\.{1,2}$)[A-Za-z0-9_.-]{1,100}")
 _CUT = "\n\n*Shortened: the rest is in the run's artifact.*\n"
 
 

@@ -77,11 +77,8 @@ def test_what_no_workflow_can_say(perfgate: str, labels: str) -> None:
 
 
 def hub_cache(home: Path) -> None:
-    for name, revision in (
-        ("models--org--big-Model.v1", "a1"),
-        ("models--org--big-Model.v1", "b2"),
-        ("models--x--half", ""),
-    ):
+    big, half = "models--org--big-Model.v1", "models--x--half"
+    for name, revision in ((big, "a1"), (big, "b2"), (half, "")):
         folder = home / "hub" / name / "snapshots" / revision
         folder.mkdir(parents=True, exist_ok=True)
         if revision:
