@@ -119,6 +119,7 @@ class Known:
     how: str
     pairs: int = 0
     spread: Spread | None = None  # between launches and between samples, to plan samples with
+    samples: float | None = None  # mean count a launch in these pairs; None with `spread`
     warnings: tuple[Warning, ...] = ()
 
 
@@ -205,15 +206,18 @@ def _known(key: LedgerKey, found: Sequence[_Found], now: datetime) -> Known:
     assert prior is not None
     capped = Prior(prior.sd, min(prior.df, DF_AT_MOST), prior.bad, prior.far)
     since = min(pair.time for pair in fresh).date().isoformat()
-    return Known(capped, f"ledger, {len(fresh)} pairs since {since}", len(fresh), _spread(capped.sd, fresh), warnings)
+    spread, samples = _spread(capped.sd, fresh)
+    return Known(capped, f"ledger, {len(fresh)} pairs since {since}", len(fresh), spread, samples, warnings)
 
 
-def _spread(pair_sd: float, pairs: Sequence[_Found]) -> Spread | None:
+def _spread(pair_sd: float, pairs: Sequence[_Found]) -> tuple[Spread | None, float | None]:
+    """And how many samples a launch had. None where no launch had two."""
     told = [(pair.sample_variance, pair.samples or 1.0) for pair in pairs if pair.sample_variance is not None]
     if not told:
-        return None
+        return None, None
     variance = math.fsum(one for one, _ in told) / len(told)
-    return spread_of(pair_sd, variance, math.fsum(count for _, count in told) / len(told))
+    samples = math.fsum(count for _, count in told) / len(told)
+    return spread_of(pair_sd, variance, samples), samples
 
 
 def _noise(pairs: Sequence[_Found]) -> list[float]:

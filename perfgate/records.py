@@ -242,6 +242,7 @@ class Plan(Fact):
     notes: tuple[
         str, ...
     ] = ()  # what the result has to say about the conditions, e.g. the cpu profile's fixed environment
+    calibration: bool = False  # one commit against itself, every pair measured: to learn the box's noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -620,6 +621,7 @@ class Result:
     failed_side: Side | None = None
     pr: PullRequest | None = None
     continues: tuple[str, ...] = ()
+    calibration: bool = False  # one commit against itself: no verdict on any change
     profile: str = "gpu"
     perfgate: str = ""
     schema: Literal["perfgate.result/1"] = RESULT_SCHEMA

@@ -183,11 +183,25 @@ def _gate_the_fallback(
         if (one.plan.recipe, one.plan.metric, one.plan.concurrency)
         == (fallback.recipe, fallback.metric, fallback.concurrency)
     ]
+    if same and judged[same[0]].plan.prior_sd:
+        fallback = _with_noise_of(judged[same[0]].plan, fallback)
     in_its_place = _judge_metric(run, fallback, earlier)
     if same:
         judged[same[0]] = in_its_place
     else:
         judged.append(in_its_place)
+
+
+def _with_noise_of(own: r.MetricPlan, fallback: r.MetricPlan) -> r.MetricPlan:
+    """Judged by the absent metric's rule, but with what is known of its own noise."""
+    return dataclasses.replace(
+        fallback,
+        prior_sd=own.prior_sd,
+        prior_df=own.prior_df,
+        prior_bad=own.prior_bad,
+        prior_far=own.prior_far,
+        prior_from=own.prior_from,
+    )
 
 
 def _judge_metric(run: RunFacts, plan: r.MetricPlan, earlier: Sequence[RunFacts]) -> JudgedMetric:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from perfgate.judge.values import JudgeInputError
 
 FEWEST, MOST = 3, 32  # a median wants three; beyond the most, a launch's own noise is all that is left
+QUIET = 0.1  # of the budget: where pairs differ by less, nearly every verdict takes the fewest pairs there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,30 @@ class Spread:
 
     launch: float
     sample: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCost:
+    """Seconds: of start, warm-up and end of a launch, and of one sample (at each concurrency once)."""
+
+    start: float
+    sample: float
+
+    def seconds(self, samples: int) -> float:
+        return self.start + samples * self.sample
+
+
+def planned_samples(cost: LaunchCost, spread: Spread, budget: float) -> int:
+    """The cheapest number of samples a launch, but no more than a verdict by this budget (log difference) can use."""
+    return min(samples_per_launch(cost.start, cost.sample, spread), _samples_enough(spread, budget))
+
+
+def _samples_enough(spread: Spread, budget: float) -> int:
+    """How many make the SD of a pair, √(2(σL² + σW²/n)), a tenth of the budget; MOST where none do."""
+    left = (QUIET * budget) ** 2 / 2 - spread.launch**2
+    if left <= 0:
+        return MOST
+    return min(max(math.ceil(spread.sample**2 / left), FEWEST), MOST)
 
 
 def samples_per_launch(launch_cost: float, sample_cost: float, spread: Spread) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from perfgate import records as r
+from perfgate.judge.calibrated import calibration_verdict, false_alarms
 from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics
 from perfgate.judge.splits import decompositions
 from perfgate.judge.tellings import notices_of
@@ -32,9 +33,10 @@ def judge_run(
 ) -> r.Result:
     """The whole result. `earlier` are the runs whose evidence this one continues, in time order."""
     conditions = conditions or Conditions()
-    judged = judge_metrics(run, earlier)
-    verdict = combine(gated_of(judged), faults_of(run, conditions.disturbances, skipped))
     plan = run.plan
+    judged = judge_metrics(run, earlier)
+    faults = faults_of(run, conditions.disturbances, skipped)
+    verdict = calibration_verdict(run, judged, faults) if plan.calibration else combine(gated_of(judged), faults)
     differ = outputs_differ((*earlier, run))
     return r.Result(
         run_id=plan.run_id,
@@ -53,11 +55,17 @@ def judge_run(
         launches=_launch_results(run),
         environment=conditions.environment,
         canary=conditions.canary,
-        decomposition=decompositions(run, judged, earlier),
-        warnings=(*conditions.notices, *_tolerated(verdict), *notices_of(run, judged, differ, earlier)),
+        decomposition=() if plan.calibration else decompositions(run, judged, earlier),
+        warnings=(
+            *conditions.notices,
+            *_tolerated(verdict),
+            *false_alarms(run, judged),
+            *notices_of(run, judged, differ, earlier),
+        ),
         outputs_differ=None if differ is None else bool(differ),
         pr=plan.pr,
         continues=plan.continues,
+        calibration=plan.calibration,
         profile=plan.profile,
         perfgate=plan.perfgate,
     )

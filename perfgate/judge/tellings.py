@@ -9,19 +9,22 @@ from collections.abc import Mapping, Sequence
 from perfgate import records as r
 from perfgate.judge.evidence import JudgedMetric, Launch, RunFacts, earlier_evidence
 
+MOST_RUNS_TOLD = 3  # the latest
 CONFINED_SHARE = 0.5  # a kind counts as hit alone when the others lost less than this share of its loss
 
 
 def notices_of(
     run: RunFacts, judged: Sequence[JudgedMetric], differ: Mapping[str, int] | None, earlier: Sequence[RunFacts]
 ) -> tuple[r.Notice, ...]:
+    compared = () if run.plan.calibration else run.plan.recipes
     return (
         *_failures(run),
         *_plan_notes(run.plan),
         *_differing_outputs(differ),
-        *(notice for recipe in run.plan.recipes for notice in confined_losses(run, recipe)),
+        *(notice for recipe in compared for notice in confined_losses(run, recipe)),
         *_absent_metrics(run, judged),
-        *_judges_warnings(judged),
+        *_judges_warnings(run, judged),
+        *_earlier_pairs(run, earlier),
         *_evidence_warnings(run, earlier),
     )
 
@@ -117,7 +120,8 @@ def _absent_metrics(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.No
     return tuple(notices)
 
 
-def _judges_warnings(judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
+def _judges_warnings(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
+    """A calibration does not ask for a calibration."""
     return tuple(
         r.Notice(
             code=warning.code,
@@ -127,7 +131,34 @@ def _judges_warnings(judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
         for one in judged
         if one.decision and one.plan.gated
         for warning in one.decision.warnings
+        if not (run.plan.calibration and warning.code == "no_prior")
     )
+
+
+def _earlier_pairs(run: RunFacts, earlier: Sequence[RunFacts]) -> tuple[r.Notice, ...]:
+    """How many pairs came from which earlier run."""
+    counts = pairs_by_run(run, earlier)
+    if not counts:
+        return ()
+    total = sum(sum(by_recipe.values()) for by_recipe in counts.values())
+    named = [
+        f"{' and '.join(f'{count} of {recipe}' for recipe, count in by_recipe.items())} from run {name}"
+        for name, by_recipe in counts.items()
+    ]
+    more = f"; and {len(named) - MOST_RUNS_TOLD} more runs" if len(named) > MOST_RUNS_TOLD else ""
+    text = f"{total} earlier pair{'' if total == 1 else 's'} counted too: {'; '.join(named[-MOST_RUNS_TOLD:])}{more}."
+    return (r.Notice(code="evidence_joined", text=text, data={"pairs": total, "runs": counts}),)
+
+
+def pairs_by_run(run: RunFacts, earlier: Sequence[RunFacts]) -> dict[str, dict[str, int]]:
+    """Earlier run → recipe → how many of its pairs count for this run; oldest first."""
+    counts: dict[str, dict[str, int]] = {one.plan.run_id: {} for one in earlier}
+    for recipe in run.plan.recipes:
+        for stratum in earlier_evidence(run, earlier, recipe.name).strata:
+            for filed in stratum.pairs:
+                by_recipe = counts[filed.run]
+                by_recipe[recipe.name] = by_recipe.get(recipe.name, 0) + 1
+    return {name: by_recipe for name, by_recipe in counts.items() if by_recipe}
 
 
 def _evidence_warnings(run: RunFacts, earlier: Sequence[RunFacts]) -> tuple[r.Notice, ...]:

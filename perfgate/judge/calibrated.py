@@ -1,0 +1,88 @@
+"""What a run says that measured one commit against itself: how much two launches of the same code differ here.
+
+There is no change, so there is nothing to judge: whatever the judge makes of the pairs is chance, or the box. The
+verdict only tells whether the calibration came off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from perfgate import records as r
+from perfgate.judge.evidence import JudgedMetric, RunFacts
+from perfgate.judge.sequential import difference_of
+from perfgate.judge.values import Better, State
+from perfgate.judge.verdict import EXIT_CODES, Failure, Faults, GateVerdict, combine
+
+
+def calibration_verdict(run: RunFacts, judged: Sequence[JudgedMetric], faults: Faults) -> GateVerdict:
+    """`pass`: every pair was measured on a steady box. Never `regression`, and no side is ever to blame."""
+    nobodys = replace(faults, skipped=None, build=_of_no_side(faults.build), bench=_of_no_side(faults.bench))
+    verdict = combine((), nobodys)
+    if verdict.verdict is not r.Verdict.INCONCLUSIVE:
+        return verdict
+    wanted = run.plan.limits.max_pairs
+    missing = [recipe.name for recipe in run.plan.recipes if len(run.pairs_of(recipe.name)) < wanted]
+    if missing:
+        ended = f"; measuring ended at {faults.stopped}" if faults.stopped else ""
+        reason = f"The calibration is not complete: {_counts(run)} of {wanted} each are measured{ended}."
+        return GateVerdict(r.Verdict.INCONCLUSIVE, reason, EXIT_CODES[r.Verdict.INCONCLUSIVE])
+    return GateVerdict(r.Verdict.PASS, _reason(run, judged), EXIT_CODES[r.Verdict.PASS])
+
+
+def false_alarms(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
+    """Where the judge would have called the same commit slower than itself: what the gate must not do often."""
+    return tuple(_false_alarm(one) for one in judged if run.plan.calibration and _fails(one))
+
+
+def _fails(one: JudgedMetric) -> bool:
+    return one.plan.gated and one.decision is not None and one.decision.state is State.REGRESSION
+
+
+def _false_alarm(one: JudgedMetric) -> r.Notice:
+    assert one.decision is not None
+    name = f"{one.plan.recipe} {one.plan.metric}"
+    return r.Notice(
+        code="false_alarm",
+        text=f"{name}: the judge would have called this commit slower than itself, by"
+        f" {100 * one.decision.slowdown:.2g} %. Chance alone does that less than once in {1 / one.plan.alpha:.0f}"
+        " times; if it happens again, the box moves while it measures: `perfgate doctor`.",
+        data={"recipe": one.plan.recipe, "metric": one.plan.metric, "slowdown": one.decision.slowdown},
+    )
+
+
+def pair_spread(one: JudgedMetric) -> float | None:
+    """SD of a pair's log difference around 0, the true one of the same code. None from no pairs."""
+    if not one.pairs:
+        return None
+    better: Better = "higher" if r.METRICS[one.plan.metric].better is r.Better.HIGHER else "lower"
+    squares = [difference_of(pair, better).slowdown ** 2 for pair in one.pairs]
+    return math.sqrt(math.fsum(squares) / len(squares))
+
+
+def _reason(run: RunFacts, judged: Sequence[JudgedMetric]) -> str:
+    spreads = ", ".join(_spreads(judged)) or "no gated metric was measured"
+    return f"One commit against itself, {_counts(run)}: pairs of the same code differ by {spreads}."
+
+
+def _spreads(judged: Sequence[JudgedMetric]) -> Iterator[str]:
+    for one in judged:
+        spread = pair_spread(one)
+        if one.plan.gated and spread is not None:
+            yield f"{100 * spread:.2g} % ({one.plan.recipe} {one.plan.metric})"
+
+
+def _counts(run: RunFacts) -> str:
+    """ "5 pairs of baseline and 4 of eagle3"."""
+    counts = [(len(run.pairs_of(recipe.name)), recipe.name) for recipe in run.plan.recipes]
+    named = [
+        f"{count} {'' if number else 'pair ' if count == 1 else 'pairs '}of {name}"
+        for number, (count, name) in enumerate(counts)
+    ]
+    return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
+
+
+def _of_no_side(failures: Sequence[Failure]) -> tuple[Failure, ...]:
+    return tuple(Failure(failure.text) for failure in failures)
