@@ -16,7 +16,7 @@ from perfgate import records as r
 from perfgate.build import BuiltSide
 from perfgate.build.autotune import Seed, capture_seed, find_seed, plant_seed, remove_results
 from perfgate.build.homes import Home, home_for, mark_warm
-from perfgate.build.store import Store
+from perfgate.build.store import Store, require_free
 from perfgate.config import FlagValue, Resolved, ResolvedRecipe
 from perfgate.engine import server
 from perfgate.engine.command import EnvironmentParts, child_environment, server_command
@@ -38,7 +38,8 @@ from perfgate.progress import Progress
 
 NCCL_FOLDER = "nccl"  # below HOME
 NCCL_TELLS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV"}
-LAUNCH_GB = 2.0  # to find free before a launch: logs, JIT caches
+LAUNCH_GB = 2.0  # to find free before a launch, for JIT caches
+RUN_GB = 0.2  # and for the run's own files
 CLIENT = 1  # goes up when the client asks or counts differently: evidence of before is not joined then
 
 
@@ -69,6 +70,7 @@ class SglangBench:
     def launch(self, order: LaunchOrder) -> r.LaunchEnd:
         """One whole launch, its caches warmed before where they are cold."""
         self.store.make_room(LAUNCH_GB)
+        require_free(self.run, RUN_GB)
         if self.resolved.profile != "cpu":
             for side in r.Side:  # before a pair, never in between its launches
                 if self._home(side).cold and not self._failed_to_warm_up(side):

@@ -16,12 +16,19 @@ from typing import Any, Self, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from perfgate.errors import PerfgateError
+from perfgate.errors import Exit, PerfgateError
 from perfgate.records import FACT_KINDS, FACTS_VERSION, Fact, Result
 
 F = TypeVar("F", bound=Fact)
+
 FACTS_FILE = "facts.jsonl"
 RESULT_FILE = "result.json"
+
+
+class CannotWrite(PerfgateError):
+    """The disk is full, or will not have it: the box's fault, not of what was asked for."""
+
+    exit_code = Exit.CANNOT
 
 
 def short_hash(text: str, length: int = 12) -> str:
@@ -110,6 +117,8 @@ class FactsWriter:
             os.close(self._file)
             raise PerfgateError("another perfgate is writing this run", where=str(self.path)) from error
         self._cut_torn_tail()
+        for partial in run.glob(".*.partial"):  # of a writer that was killed
+            partial.unlink(missing_ok=True)
 
     def _cut_torn_tail(self) -> None:
         data = self.path.read_bytes()
@@ -129,7 +138,7 @@ class FactsWriter:
             os.fsync(self._file)
         except OSError as error:
             os.ftruncate(self._file, size)  # no half-written line stays
-            raise PerfgateError(
+            raise CannotWrite(
                 f"facts cannot be written: {error.strerror}",
                 where=str(self.path),
                 remedy="free some space, then --resume",
@@ -157,9 +166,7 @@ def write_whole(path: Path, text: str) -> None:
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise PerfgateError(
-            f"cannot be written: {error.strerror}", where=str(path), remedy="free some space"
-        ) from error
+        raise CannotWrite(f"cannot be written: {error.strerror}", where=str(path), remedy="free some space") from error
 
 
 def result_to_json(result: Result) -> str:

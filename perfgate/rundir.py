@@ -41,7 +41,10 @@ _RUN: TypeAdapter[RunFile] = TypeAdapter(RunFile)
 
 
 def write_run_file(run: Path, plan: r.Plan) -> None:
-    run.mkdir(parents=True, exist_ok=True)
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PerfgateError(f"cannot be made: {error.strerror}", where=str(run), remedy="give another --out") from error
     body = RunFile(
         run_id=plan.run_id,
         box=plan.box,
