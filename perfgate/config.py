@@ -107,6 +107,9 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 
 
+SAMPLES = 4  # a launch, where neither the configuration nor the ledger says how many
+
+
 class Workload(_Model):
     """What the client asks of a server."""
 
@@ -120,10 +123,19 @@ class Workload(_Model):
         [1], min_length=1, max_length=8, description="requests at a time, one level after the other; the first is gated"
     )
     output_tokens: int = Field(256, ge=8, le=8192, description="of each answer")
-    samples: int = Field(4, ge=1, le=64, description="passes over the prompt set at each concurrency")
+    samples: Annotated[int, Field(ge=1, le=64)] | Literal["auto"] = Field(
+        "auto",
+        description="passes over the prompt set at each concurrency; auto: as many as make a verdict cheapest by what"
+        " the ledger knows of this box, 4 where it knows nothing",
+    )
     warmup_min: int = Field(8, ge=1, le=256, description="requests before the first sample, at least")
     warmup_max: int = Field(32, ge=1, le=1024, description="and at most, if speed is not steady before")
     request_timeout_s: float = Field(300, gt=0, description="an answer that takes longer is a failure")
+
+    @property
+    def sample_count(self) -> int:
+        """How many that is; of `auto`, where nothing is known."""
+        return SAMPLES if self.samples == "auto" else self.samples
 
 
 class Prior(_Model):
@@ -209,6 +221,7 @@ BoxRule = Literal[
     "clock",  # of GPUs under the canary's fixed load
 ]
 """What can make a measurement say nothing about a commit."""
+
 
 def _word_off(value: object) -> object:
     """YAML reads a bare `off` as false."""

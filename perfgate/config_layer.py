@@ -261,12 +261,14 @@ def _reason(detail: ErrorDetails, path: KeyPath, document: Document) -> str:
     if kind in WANTED:
         quote = ": quote it" if kind == "string_type" and path in document.texts else ""
         percent = " (0.03, or 3 %)" if key in ("budget", "alpha", "beta") else ""
-        return f"must be {WANTED[kind]}{percent}, not {_as_given(path, value, document)}{quote}"
+        word = " or auto" if key == "samples" else ""
+        return f"must be {WANTED[kind]}{percent}{word}, not {_as_given(path, value, document)}{quote}"
     if kind in LIMITS:
         name, words = LIMITS[kind]
         percent = " (0.03, or 3 %)" if key in ("budget", "alpha", "beta") else ""
+        word = ", or auto" if key == "samples" else ""
         given = str(len(value)) if isinstance(value, list) else _as_given(path, value, document)
-        return f"must be {words} {context[name]:g}{percent}, not {given}"
+        return f"must be {words} {context[name]:g}{percent}{word}, not {given}"
     if kind in ("string_pattern_mismatch", "string_too_long"):
         parent = str(path[-2]) if len(path) > 1 else ""
         folder = key in FOLDERS or parent in FOLDERS

@@ -168,7 +168,8 @@ def _kind(part: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
         return ", ".join(f"`{one}`" for one in part.get("enum", [part.get("const")]))
     if "anyOf" in part:
         kinds = [_kind(one, parts) for one in part["anyOf"] if one.get("type") != "null"]
-        return "share, e.g. `3 %` or `0.03`" if "exclusiveMaximum" in str(part) and len(kinds) == 2 else kinds[0]
+        shares = "exclusiveMaximum" in str(part) and len(kinds) == 2
+        return "share, e.g. `3 %` or `0.03`" if shares else " or ".join(kinds)
     if part.get("type") in ("integer", "number"):
         return ("whole number" if part["type"] == "integer" else "number") + _range(part)
     if part.get("type") == "array":

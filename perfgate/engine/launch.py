@@ -104,10 +104,10 @@ class _Run:
         warm_up = client.warm_up()
         if not warm_up.steady:
             self.progress(f"warming up · still getting faster after {warm_up.requests} requests")
-        workload = self.plan.workload
-        total = len(workload.concurrency) * workload.samples
+        workload, samples = self.plan.workload, self.plan.workload.sample_count
+        total = len(workload.concurrency) * samples
         for number in range(total):
-            concurrency = workload.concurrency[number // workload.samples]
+            concurrency = workload.concurrency[number // samples]
             self.progress(f"measuring · sample {number + 1} of {total}, concurrency {concurrency}")
             self.hooks.before_sample(server, concurrency, number)
             sample = sample_fact(self.plan, number, client.sample(concurrency))

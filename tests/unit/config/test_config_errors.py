@@ -42,6 +42,14 @@ ONE_LINE = [
     ("version: 2\n", "1: version: must be 1, not '2'"),
     ("build:\n  kernel: locl\n", "2: build.kernel: must be auto, wheel or local, not 'locl' → did you mean local?"),
     ("limits:\n  max_pairs: 0\n", "2: limits.max_pairs: must be at least 1, not 0"),
+    (
+        "recipes:\n  baseline:\n    workload: {samples: many}\n",
+        "3: recipes.baseline.workload.samples: must be a whole number or auto, not 'many'",
+    ),
+    (
+        "recipes:\n  baseline:\n    workload: {samples: 0}\n",
+        "3: recipes.baseline.workload.samples: must be at least 1, or auto, not 0",
+    ),
     ("limits:\n  minutes: -3\n", "2: limits.minutes: must be more than 0, not -3"),
     ("limits: {max_pairs: 1}\n", "1: limits.min_pairs_to_fail: 2 is more than max_pairs, 1: nothing could ever fail"),
     ("metrics:\n  tok_s: {budget: 3}\n", "2: metrics.tok_s.budget: must be less than 1 (0.03, or 3 %), not 3"),

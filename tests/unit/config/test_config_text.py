@@ -71,6 +71,8 @@ def test_the_schema_is_a_schema_and_takes_the_example() -> None:
         "recipes: {baseline: {revision: main}}",
         "recipes: {baseline: {flags: {x: {y: 1}}}}",
         "build: {kernel: locl}",
+        "recipes: {a: {workload: {samples: 0}}}",
+        "recipes: {a: {workload: {samples: many}}}",
     ],
 )
 def test_the_schema_refuses_what_the_loader_refuses(text: str) -> None:
@@ -80,7 +82,13 @@ def test_the_schema_refuses_what_the_loader_refuses(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["nccl: {NCCL_IB_DISABLE: 1}", "metrics: {tok_s: {budget: 3 %}}", "recipes: {a: {flags: {x: [1, 2], y: true}}}"],
+    [
+        "nccl: {NCCL_IB_DISABLE: 1}",
+        "metrics: {tok_s: {budget: 3 %}}",
+        "recipes: {a: {flags: {x: [1, 2], y: true}}}",
+        "recipes: {a: {workload: {samples: auto}}}",
+        "recipes: {a: {workload: {samples: 8}}}",
+    ],
 )
 def test_the_schema_takes_what_the_loader_takes(text: str) -> None:
     jsonschema.validate(yaml.safe_load(text), schema())
