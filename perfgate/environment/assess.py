@@ -191,5 +191,5 @@ def _lost_on_both(prints: Mapping[str, Fingerprint]) -> Iterator[r.Notice]:
 
 
 def _canary_notices(run: RunFacts, canary: Sequence[r.CanaryResult]) -> Iterator[r.Notice]:
-    if any(isinstance(fact, r.Canary) for fact in run.facts) and not canary:
+    if run.pairs and any(isinstance(fact, r.Canary) for fact in run.facts) and not canary:
         yield r.Notice(code="canary_silent", text="the canary gave no reading: whether the box moved is not known")

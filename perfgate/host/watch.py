@@ -99,7 +99,7 @@ class GpuGuest:
 
 
 class LaunchWatch:
-    """One launch. Every method is cheap and is called from one thread."""
+    """One launch, made before its server is started. Every method is cheap and is called from one thread."""
 
     def __init__(self, box: BoxWatch, launch: LaunchFact, emit: Emit) -> None:
         self._box = box
@@ -110,6 +110,7 @@ class LaunchWatch:
         self._unseen_at_ready: frozenset[int] = frozenset()
         self._guests: dict[tuple[int, int], GpuGuest] = {}
         self._gpus: tuple[Mapping[str, Any], ...] = ()
+        self._note_guests(())  # whoever is there before the server starts is not the server
 
     def ready(self, pids: Collection[int]) -> None:
         """The server answers. GPU processes that cannot be seen from here and are there now are taken as its own:

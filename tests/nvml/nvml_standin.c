@@ -7,9 +7,10 @@
  *   gpu3.processes=4711:1024,4712:2048      pid:MiB
  *   gpu2.error=15               every call on this GPU returns this code (15: lost)
  *   unsupported=nvmlDeviceGetEccMode,…      return NVML_ERROR_NOT_SUPPORTED
- *   [if /some/path]             the lines up to the next [ count only while that path exists
+ *   [if /some/path]             another scene, up to the next [: it plays while that path exists
  *
- * The last line that applies wins. The file is read anew when it changes, so a scene can move while a process
+ * Of several scenes the last one whose path exists plays, alone; without any it is the one at the top. Within a
+ * scene the last line wins. The file is read anew when it changes, so a scene can move while a process
  * runs. Only what perfgate asks for is here; pynvml reports any other function as not found.
  */
 #include <ctype.h>
@@ -21,9 +22,9 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, TOO_SMALL = 7, NO_DRIVER = 9 };
-enum { MAX_LINES = 8192, MAX_GPUS = 16 };
+enum { MAX_LINES = 8192, MAX_GPUS = 16, MAX_SECTIONS = 64 };
 
-typedef struct { char guard[256], key[128], value[2048]; } line_t;
+typedef struct { int section; char key[128], value[2048]; } line_t;
 typedef struct { int index; } device_t;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_t;
 typedef struct { unsigned long long total, free, used; } memory_t;
@@ -32,7 +33,8 @@ typedef struct { unsigned pid; unsigned long long memory; unsigned gi, ci; } pro
 typedef struct { unsigned long long reference, violation; } violation_t;
 
 static line_t lines[MAX_LINES];
-static int line_count = 0, initialised = 0;
+static char sections[MAX_SECTIONS][256]; /* paths; the first is always there */
+static int line_count = 0, section_count = 1, initialised = 0;
 static struct timespec read_at;
 static ino_t read_inode;
 static device_t devices[MAX_GPUS];
@@ -46,18 +48,17 @@ static char *trimmed(char *text) {
 }
 
 static void read_scene(FILE *file) {
-    char text[4096], path[256] = "";
-    line_count = 0;
+    char text[4096];
+    line_count = 0, section_count = 1;
     while (fgets(text, sizeof text, file) && line_count < MAX_LINES) {
         char *line = trimmed(text), *equals;
         if (*line == '#' || !*line) continue;
         if (*line == '[') {
-            path[0] = 0;
-            sscanf(line, "[if %255[^]]]", path);
+            if (section_count < MAX_SECTIONS) sscanf(line, "[if %255[^]]]", sections[section_count++]);
         } else if ((equals = strchr(line, '='))) {
             *equals = 0;
             line_t *entry = &lines[line_count++];
-            snprintf(entry->guard, sizeof entry->guard, "%s", path);
+            entry->section = section_count - 1;
             snprintf(entry->key, sizeof entry->key, "%s", trimmed(line));
             snprintf(entry->value, sizeof entry->value, "%s", trimmed(equals + 1));
         }
@@ -80,9 +81,16 @@ static void refresh(void) {
     read_at = now.st_mtim;
 }
 
+static int playing(void) {
+    int section = section_count - 1;
+    while (section > 0 && access(sections[section], F_OK)) section--;
+    return section;
+}
+
 static int find(const char *key, char *out, size_t size) {
+    int section = playing();
     for (int i = line_count - 1; i >= 0; i--)
-        if (!strcmp(lines[i].key, key) && (!lines[i].guard[0] || !access(lines[i].guard, F_OK))) {
+        if (lines[i].section == section && !strcmp(lines[i].key, key)) {
             snprintf(out, size, "%s", lines[i].value);
             return 1;
         }

@@ -100,7 +100,7 @@ def test_what_befalls_head_s_launches_is_not_blamed_on_head(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("token_ms", "verdict"), [(3.6, "environment"), (6.0, "regression")])
+@pytest.mark.parametrize(("token_ms", "verdict"), [(3.4, "environment"), (6.0, "regression")])
 def test_a_clock_nine_percent_down_excuses_a_small_loss_and_no_large_one(
     new_world: NewWorld, nvml_library: Path, token_ms: float, verdict: str
 ) -> None:

@@ -95,7 +95,7 @@ def test_a_power_cap_does_not(play: Play, server: int) -> None:
 def test_a_stranger_on_a_gpu_is_told_and_ours_is_not(play: Play, server: int, stranger: int) -> None:
     facts: list[Telemetry] = []
     ours = HEALTHY.loaded().all(processes=f"{server}:80000")
-    play(ours)
+    play(HEALTHY)
     with BoxWatch.open(period_s=60) as box:
         (sentence,) = one_sample(box, server, facts, lambda: play(ours.gpu(1, processes=f"{server}:1,{stranger}:9")))
     assert sentence.startswith(f"another process (pid {stranger}, command ")
@@ -106,11 +106,25 @@ def test_a_stranger_on_a_gpu_is_told_and_ours_is_not(play: Play, server: int, st
 def test_pids_of_another_numbering_are_taken_as_ours_if_there_from_the_start(play: Play, server: int) -> None:
     """In a container the driver may count pids otherwise: the server's own processes cannot be seen by them."""
     ours = HEALTHY.loaded().all(processes="4100001:80000")
-    play(ours)
+    facts: list[Telemetry] = []
+    play(HEALTHY)
     with BoxWatch.open(period_s=60) as box:
-        assert one_sample(box, server, [], lambda: None) == ()
-        (sentence,) = one_sample(box, server, [], lambda: play(ours.gpu(3, processes="4100001:80000,4100002:7")))
+        watch = box.launch(LAUNCH, facts.append)
+        play(ours)
+        watch.ready([server])
+        watch.after_sample(0, 0.0, time.monotonic(), [server])
+        assert watch.unfit() == ()
+        play(ours.gpu(3, processes="4100001:80000,4100002:7"))
+        watch.after_sample(1, 0.0, time.monotonic(), [server])
+        (sentence,) = watch.unfit()
     assert sentence == "another process (pid 4100002, not visible from here) used GPU 3"
+
+
+def test_who_was_there_before_the_server_is_no_server(play: Play, server: int) -> None:
+    play(HEALTHY.loaded().gpu(6, processes="4100001:80000"))
+    with BoxWatch.open(period_s=60) as box:
+        (sentence,) = one_sample(box, server, [], lambda: None)
+    assert sentence == "another process (pid 4100001, not visible from here) used GPU 6"
 
 
 def test_gpus_in_use_refuse_the_first_launch(play: Play) -> None:
