@@ -44,9 +44,12 @@ CLIENT = 1  # goes up when the client asks or counts differently: evidence of be
 
 
 def workload_hash(recipe: ResolvedRecipe) -> str:
-    """Of all that the client sends and how it counts; evidence is joined only where it is equal."""
+    """Of all that the client sends and how it counts; evidence is joined only where it is equal.
+
+    The number of samples is no part of it: a launch's value is their median, whatever their number.
+    """
     prompts = [(prompt.id, prompt.kind, prompt.text) for prompt in prompts_for(recipe.workload)]
-    asked = recipe.workload.model_dump(exclude={"prompts", "request_timeout_s"})
+    asked = recipe.workload.model_dump(exclude={"prompts", "request_timeout_s", "samples"})
     return short_hash(json.dumps([CLIENT, prompts, asked, recipe.model, recipe.revision, recipe.draft], sort_keys=True))
 
 
@@ -75,7 +78,15 @@ class SglangBench:
             for side in r.Side:  # before a pair, never in between its launches
                 if self._home(side).cold and not self._failed_to_warm_up(side):
                     self._warm_up_caches(side, order.recipe)
-        return self._launch(order, self.resolved.recipe(order.recipe))
+        return self._launch(order, self._recipe(order.recipe))
+
+    def _recipe(self, name: str) -> ResolvedRecipe:
+        """With as many samples as the plan says."""
+        run = self.notebook.run()
+        assert run is not None, "the plan is written before anything is launched"
+        recipe = self.resolved.recipe(name)
+        workload = recipe.workload.model_copy(update={"samples": run.recipe(name).samples})
+        return dataclasses.replace(recipe, workload=workload)
 
     def _failed_to_warm_up(self, side: r.Side) -> bool:
         """A side that does not serve costs one throw-away launch, not one before each try."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -12,75 +12,221 @@ from rich.table import Table
 from rich.text import Text
 
 from perfgate import records as r
+from perfgate.bench import ranks_of, workload_hash
 from perfgate.config import Resolved
 from perfgate.config_resolve import metric_plans
+from perfgate.errors import Exit
+from perfgate.facts import read_facts
 from perfgate.gate import Outcome, layers, run_gate
-from perfgate.judge.evidence import prior_of
+from perfgate.judge.evidence import RunFacts, prior_of
+from perfgate.judge.noise import LOOSE_SD
+from perfgate.judge.planning import LaunchCost
 from perfgate.judge.power import PowerRow, detected_from, power
 from perfgate.judge.values import Policy
 from perfgate.ledger import LEDGER_FILE, Ledger
-from perfgate.noise_memory import with_known_noise
-from perfgate.planning import GateRequest, find_configuration
+from perfgate.noise_memory import recall, with_known_noise, with_planned_samples
+from perfgate.planning import GateRequest, find_configuration, recipe_plans
 from perfgate.progress import Progress
-from perfgate.rundir import newest_run, usual_launch_seconds
+from perfgate.report import numbers, words
+from perfgate.report.escape import visible
+from perfgate.rundir import launch_cost, newest_run, usual_costs
 from perfgate.source.repository import Repository
 
+PAIRS = 8  # of each recipe: the ledger asks for five, and a launch that had to be repeated costs its pair
 RUNS_OF_POWER = 200  # per slowdown: a table to plan by, not to prove error rates with
-GPUS = 8
+SLOWDOWNS = (0.0, 1 / 3, 2 / 3, 1.0, 4 / 3, 5 / 3, 2.0, 10 / 3)  # in budgets
+COLUMNS = ("true slowdown", "regression", "pass", "inconclusive", "launches", "GPU minutes")
 
 
 def calibrate(request: GateRequest, pairs: int, progress: Progress) -> Outcome:
-    """Measures one commit against itself, `pairs` pairs of each recipe whatever the judge says."""
-    return run_gate(replace(request, base=request.head, max_pairs=pairs, every_pair=True), progress)
+    """Measures one commit against itself, `pairs` pairs of each recipe whatever the judge says.
+
+    The configuration is that of the base branch, as for every gate: what is learned belongs to it.
+    """
+    branch = request.base_branch
+    if branch is None and request.config is None:
+        branch = Repository(request.repo).default_branch()
+    same = replace(request, base=request.head, base_branch=branch, max_pairs=pairs, calibration=True)
+    return run_gate(same, progress)
 
 
-def show_power(request: GateRequest) -> RenderableType:
-    """For each gated metric, what is detected with which probability at which cost: with the ledger's noise."""
-    configuration = find_configuration(Repository(request.repo), request, layers)
-    resolved = configuration.resolved
+def show_calibration(outcome: Outcome, request: GateRequest) -> RenderableType:
+    """How it came off, and what the gate can detect from now on."""
+    assert outcome.result is not None, "a calibration that was cancelled has nothing to show yet"
+    return Group(*_calibration_parts(outcome, outcome.result, request))
+
+
+def _calibration_parts(outcome: Outcome, result: r.Result, request: GateRequest) -> Iterator[RenderableType]:
+    yield Text(str(words.headline(result)), style="bold")
+    yield Text(visible(result.reason, 800))
+    yield from (Text(f"- {visible(notice.text, 500)}") for notice in words.notices(result))
+    yield Text(f"Facts, logs and page: {outcome.run}", style="dim", no_wrap=True, overflow="ignore")
+    if outcome.exit_code is Exit.OK:
+        yield Text("")
+        yield show_power(request, RunFacts.of(read_facts(outcome.run)))
+
+
+# ------------------------------------------------------------------------------------------------ power
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What is known of this box: the plan of a gate as it would be made now, and what a launch costs."""
+
+    plan: r.Plan | None  # None: nothing was ever measured on the box
+    metrics: tuple[r.MetricPlan, ...]  # the gated ones
+    samples: Mapping[str, int]  # by recipe
+    costs: Mapping[str, LaunchCost]
+    warnings: tuple[str, ...] = ()
+
+    def launch_minutes(self, recipe: str) -> float | None:
+        cost = self.costs.get(recipe)
+        return cost.seconds(self.samples[recipe]) / 60 if cost else None
+
+
+def show_power(request: GateRequest, run: RunFacts | None = None) -> RenderableType:
+    """For each gated metric, what is detected with which probability at which cost: with the ledger's noise.
+
+    run: the run that tells what the box is; by default the newest on file.
+    """
+    resolved = find_configuration(None, request, layers).resolved
+    return Group(*_power_parts(resolved, known_of(resolved, run)))
+
+
+def known_of(resolved: Resolved, run: RunFacts | None = None) -> Knowledge:
+    """The noise and the cost that a gate of this configuration would reckon with."""
     root = Path(resolved.box.state_dir)
-    gated = [plan for plan in _known_plans(resolved, root) if plan.gated]
-    minutes = {name: seconds / 60 for name, seconds in usual_launch_seconds(root / "runs", resolved.box.name).items()}
-    return Group(*(part for plan in gated for part in _table(plan, resolved, minutes.get(plan.recipe))))
-
-
-def _known_plans(resolved: Resolved, root: Path) -> tuple[r.MetricPlan, ...]:
-    """With the noise of the newest run's fingerprint; what the ledger does not know stays as configured."""
-    plans = metric_plans(resolved)
-    newest = newest_run(root / "runs", resolved.box.name)
+    newest = run or newest_run(root / "runs", resolved.box.name)
+    recipes = recipe_plans(resolved, {recipe.name: workload_hash(recipe) for recipe in resolved.recipes})
+    metrics = metric_plans(resolved)
     if newest is None:
-        return plans
-    plan = replace(newest.plan, metrics=tuple(one for one in plans if newest.plans(one.recipe)))
-    return with_known_noise(plan, Ledger(root / LEDGER_FILE), newest.fingerprint)[0].metrics
+        gated = tuple(metric for metric in metrics if metric.gated)
+        return Knowledge(None, gated, {recipe.name: recipe.samples for recipe in recipes}, {})
+    plan = replace(
+        newest.plan,
+        recipes=recipes,
+        metrics=metrics,
+        profile=resolved.profile,
+        autotune=resolved.caches.autotune,
+    )
+    costs = {**usual_costs(root / "runs", plan.box, recipes), **_costs_of(newest, recipes)}
+    memory = recall(plan, Ledger(root / LEDGER_FILE), newest.fingerprint)
+    undecided = [recipe.name for recipe in resolved.recipes if recipe.workload.samples == "auto"]
+    plan = with_known_noise(with_planned_samples(plan, memory, costs, undecided), memory)
+    return Knowledge(
+        plan=plan,
+        metrics=tuple(metric for metric in plan.metrics if metric.gated),
+        samples={recipe.name: recipe.samples for recipe in plan.recipes},
+        costs=costs,
+        warnings=memory.warnings,
+    )
 
 
-def _table(plan: r.MetricPlan, resolved: Resolved, launch_minutes: float | None) -> Iterator[RenderableType]:
+def _costs_of(run: RunFacts, recipes: tuple[r.RecipePlan, ...]) -> dict[str, LaunchCost]:
+    """Of a run that may lie outside the state directory."""
+    same = {
+        recipe.name
+        for recipe in recipes
+        for one in run.plan.recipes
+        if (one.name, one.workload) == (recipe.name, recipe.workload)
+    }
+    found = {plan.name: launch_cost(run, plan) for plan in run.plan.recipes if plan.name in same}
+    return {name: cost for name, cost in found.items() if cost is not None}
+
+
+def _power_parts(resolved: Resolved, known: Knowledge) -> Iterator[RenderableType]:
+    yield Text(f"What a gate can detect on box {visible(resolved.box.name, 40)}", style="bold")
+    if known.plan is None:
+        yield Text("Nothing was measured on this box yet: `perfgate calibrate` learns its noise and its times.")
+    else:
+        yield Text(f"The box as it was in run {known.plan.run_id}.", style="dim")
+    yield from (Text(warning) for warning in known.warnings)
+    gpus = 0 if resolved.profile == "cpu" or resolved.box.gpus == "none" else None
+    cheapest: dict[str, tuple[float, float | None]] = {}
+    for metric in known.metrics:
+        count = ranks_of(resolved.recipe(metric.recipe).flags) if gpus is None else gpus
+        rows = _rows_of(metric, resolved, known.launch_minutes(metric.recipe), count)
+        yield Text("")
+        yield from _metric_parts(metric, rows, with_gpus=count > 0)
+        nothing = (rows[0].launches, rows[0].gpu_minutes)
+        cheapest[metric.recipe] = max(cheapest.get(metric.recipe, nothing), nothing, key=lambda one: one[0])
+    yield Text("")
+    yield from (_indented(line) for line in _closing(resolved, known, cheapest, with_gpus=gpus is None))
+
+
+def _rows_of(metric: r.MetricPlan, resolved: Resolved, launch_minutes: float | None, gpus: int) -> tuple[PowerRow, ...]:
     policy = Policy(
-        budget=plan.budget,
-        alpha=plan.alpha,
+        budget=metric.budget,
+        alpha=metric.alpha,
         beta=resolved.errors.beta,
         max_pairs=resolved.limits.max_pairs,
         min_pairs_to_fail=resolved.limits.min_pairs_to_fail,
     )
-    gpus = 0 if resolved.profile == "cpu" else GPUS
-    steps = tuple(plan.budget * share for share in (0, 1 / 3, 2 / 3, 1, 4 / 3, 5 / 3, 2, 10 / 3))
-    rows = power(policy, prior_of(plan), steps, launch_minutes=launch_minutes, gpus=max(gpus, 1), runs=RUNS_OF_POWER)
+    steps = tuple(metric.budget * share for share in SLOWDOWNS)
+    minutes = launch_minutes if gpus else None
+    return power(policy, prior_of(metric), steps, launch_minutes=minutes, gpus=max(gpus, 1), runs=RUNS_OF_POWER)
+
+
+def _metric_parts(metric: r.MetricPlan, rows: tuple[PowerRow, ...], *, with_gpus: bool) -> Iterator[RenderableType]:
+    label = words.LABELS.get(metric.metric, metric.metric)
+    yield Text(f"{metric.recipe} {label}, budget {_percent(metric.budget)}", style="bold")
+    yield _indented(_noise(metric))
     found = detected_from(rows)
-    known = f"noise of a pair {plan.prior_sd:.1%} ({plan.prior_from})" if plan.prior_sd else "noise not known"
-    detected = (
-        f"found nine times in ten from {found:.1%} on" if found is not None else "no slowdown shown is found surely"
-    )
-    yield Text(f"{plan.recipe} {plan.metric}: {known}; budget {plan.budget:.1%}; {detected}", style="bold")
-    yield Padding(_rows(rows, with_gpus=gpus > 0 and launch_minutes is not None), (0, 0, 1, 2), expand=False)
+    if found is None:
+        yield _indented("No slowdown of this table is found nine times in ten.")
+    else:
+        yield _indented(f"A slowdown of {_percent(found)} is found nine times in ten.")
+    yield Padding(_table(rows, with_gpus=with_gpus and rows[0].gpu_minutes is not None), (0, 0, 0, 2), expand=False)
 
 
-def _rows(rows: tuple[PowerRow, ...], *, with_gpus: bool) -> Table:
+def _noise(metric: r.MetricPlan) -> str:
+    if metric.prior_sd:
+        bad = f"; {_percent(metric.prior_bad)} of them are far off" if metric.prior_bad else ""
+        return f"Pairs of the same code differ by {_percent(metric.prior_sd)} ({metric.prior_from}){bad}."
+    why = f" ({metric.prior_from})" if metric.prior_from else ""
+    return f"The noise is not known{why}. {_percent(LOOSE_SD)} is assumed here: the box's own may be far from it."
+
+
+def _table(rows: tuple[PowerRow, ...], *, with_gpus: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for name in ("true slowdown", "regression", "pass", "inconclusive", "launches", "GPU minutes"):
-        if name != "GPU minutes" or with_gpus:
-            table.add_column(name, justify="right")
+    for name in COLUMNS if with_gpus else COLUMNS[:-1]:
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        shares = [f"{share:.0%}" for share in (row.regression, row.passed, row.inconclusive)]
-        cost = [f"{row.gpu_minutes:.0f}"] if with_gpus and row.gpu_minutes is not None else []
-        table.add_row(f"{row.slowdown:.1%}", *shares, f"{row.launches:.1f}", *cost)
+        shares = [f"{100 * share:.0f} %" for share in (row.regression, row.passed, row.inconclusive)]
+        cost = [numbers.amount(row.gpu_minutes, 0)] if with_gpus else []
+        table.add_row(_percent(row.slowdown), *shares, f"{row.launches:.1f}", *cost)
     return table
+
+
+def _closing(
+    resolved: Resolved, known: Knowledge, cheapest: Mapping[str, tuple[float, float | None]], *, with_gpus: bool
+) -> Iterator[str]:
+    """What a launch takes, and what a change costs that changes nothing."""
+    for recipe in resolved.recipes:
+        cost = known.costs.get(recipe.name)
+        if cost is None:
+            yield f"How long a launch of {recipe.name} takes here is not known yet."
+            continue
+        samples = known.samples[recipe.name]
+        on = f" on {numbers.count(ranks_of(recipe.flags), 'GPU')}" if with_gpus else ""
+        yield (
+            f"A launch of {recipe.name} takes {numbers.minutes(cost.seconds(samples))}{on}, with"
+            f" {numbers.count(samples, 'sample')} of {numbers.minutes(cost.sample)}."
+        )
+    launches = sum(count for count, _ in cheapest.values())
+    minutes = [gpu for _, gpu in cheapest.values()]
+    known_minutes = [gpu for gpu in minutes if gpu is not None]
+    gpu = f", {sum(known_minutes):.0f} GPU minutes" if len(known_minutes) == len(minutes) > 0 else ""
+    yield f"A pull request that changes nothing takes at least {launches:.1f} launches on average{gpu}."
+    yield (
+        f"Played {RUNS_OF_POWER} times a row with the real judge. Slowdowns are differences of logarithms, like budgets"
+        " in perfgate.yml."
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _indented(text: str) -> RenderableType:
+    return Padding(Text(text), (0, 0, 0, 2), expand=False)

@@ -158,27 +158,45 @@ def report(run: RunArgument) -> None:
 def calibrate(
     repo: RepoOption,
     commit: Annotated[str, typer.Option(help="The commit to measure against itself.")] = "HEAD",
-    pairs: Annotated[int, typer.Option(min=1, max=24, help="Pairs of each recipe.")] = 5,
+    pairs: Annotated[int, typer.Option(min=1, max=24, help="Pairs of each recipe; all are measured.")] = 8,
     config: ConfigOption = None,
     box: BoxOption = None,
     profile: ProfileOption = Profile.GPU,
     out: OutOption = None,
+    recipes: Annotated[str | None, typer.Option(help="Only these recipes, separated by commas.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a calibration that was interrupted.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Of the order of launches. Default: drawn.")] = None,
+    wait: Annotated[float, typer.Option(help="Minutes to wait for the box when another gate has it.")] = 0.0,
 ) -> None:
-    """Teach the ledger this box's noise: one commit against itself, then what can be detected with it."""
+    """Teach the ledger this box's noise: one commit against itself, then what can be detected with it.
+
+    Exit codes: 0 every pair was measured, 2 usage, 3 not all of them, 4 environment, build or benchmark failed.
+    """
     from perfgate import calibration
     from perfgate.planning import GateRequest
     from perfgate.progress import Progress
 
-    request = GateRequest(repo=repo, head=commit, config=config, box=box, profile=profile.value, out=out)
+    request = GateRequest(
+        repo=repo,
+        head=commit,
+        config=config,
+        box=box,
+        profile=profile.value,
+        out=out,
+        recipes=tuple(name.strip() for name in recipes.split(",")) if recipes else (),
+        resume=resume,
+        seed=seed,
+        wait_s=wait * 60,
+    )
     outcome = calibration.calibrate(request, pairs, Progress())
     if outcome.result is not None:
-        Console().print(calibration.show_power(request))
+        Console(highlight=False).print(calibration.show_calibration(outcome, request))
     raise typer.Exit(int(outcome.exit_code))
 
 
 @app.command()
 def power(
-    repo: RepoOption,
+    repo: RepoOption = Path(),
     config: ConfigOption = None,
     box: BoxOption = None,
     profile: ProfileOption = Profile.GPU,
@@ -188,7 +206,7 @@ def power(
     from perfgate.planning import GateRequest
 
     request = GateRequest(repo=repo, head="HEAD", config=config, box=box, profile=profile.value)
-    Console().print(calibration.show_power(request))
+    Console(highlight=False).print(calibration.show_power(request))
 
 
 @app.command()

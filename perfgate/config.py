@@ -352,7 +352,7 @@ class Resolved:
     box: BoxFile
     profile: str
     hash: str  # of all that is measured and judged by, whatever the box's folders are called
-    environment: EnvironmentRules = EnvironmentRules()
+    environment: EnvironmentRules = field(default_factory=EnvironmentRules)
     notes: tuple[str, ...] = ()  # what is allowed but looks like a slip
 
     def recipe(self, name: str) -> ResolvedRecipe:

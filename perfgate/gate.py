@@ -37,10 +37,11 @@ from perfgate.host.nvml import Nvml, NvmlAbsentError
 from perfgate.host.sandbox import Confinement, choose
 from perfgate.host.watch import BoxWatch
 from perfgate.judge.evidence import RunFacts
+from perfgate.judge.planning import LaunchCost
 from perfgate.judge.result import judge_run
-from perfgate.ledger import LEDGER_FILE, Kind, Ledger
+from perfgate.ledger import LEDGER_FILE, Ledger
 from perfgate.measure import Measuring
-from perfgate.noise_memory import remember, with_known_noise
+from perfgate.noise_memory import kind_of, recall, remember, with_known_noise, with_planned_samples
 from perfgate.notebook import Notebook
 from perfgate.planning import (
     Commits,
@@ -65,7 +66,8 @@ from perfgate.rundir import (
     keep_evidence,
     kept_evidence,
     plan_of,
-    usual_launch_seconds,
+    usual_costs,
+    without_disturbed,
     write_run_file,
 )
 from perfgate.sides import FixedEnvironment, Make, build_sides, by_uv
@@ -101,7 +103,6 @@ class Job:
     progress: Progress
     confinement: Confinement
     base_branch: str | None
-    every_pair: bool
     canary: CanarySetup | None = None
 
     @property
@@ -118,9 +119,7 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
     with Store(Path(resolved.box.state_dir).absolute(), resolved.caches) as store, cancellable():
         hidden = (store.root, *request.hidden)
         confinement = choose(resolved.box.isolation, run_as=resolved.box.run_as, hidden=hidden)
-        job = Job(
-            repository, configuration, commits, store, progress, confinement, request.base_branch, request.every_pair
-        )
+        job = Job(repository, configuration, commits, store, progress, confinement, request.base_branch)
         run, plan = _begin(job, request)
         try:
             with Notebook(run) as notebook:
@@ -130,7 +129,8 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
             _remember(job, run)
             store.evict()
         except Cancelled as cancelled:
-            progress.say(f"cancelled; go on with: perfgate gate … --out {run} --resume")
+            command = "calibrate" if plan.calibration else "gate"
+            progress.say(f"cancelled; go on with: perfgate {command} … --out {run} --resume")
             return Outcome(run, None, cancelled.exit_code)
     return Outcome(run, result, Exit(result.exit_code))
 
@@ -176,7 +176,7 @@ def _held(job: Job, run: Path) -> Path:
 
 def _carry_out(job: Job, run: Path, notebook: Notebook, wait_s: float) -> None:
     """From the plan to the last fact. What stops it is a fact as well."""
-    if job.commits.diff.nothing and not job.every_pair:
+    if job.commits.diff.nothing and not _facts_of(notebook).plan.calibration:
         job.progress.say(f"nothing to measure: {job.commits.diff.reason}")
         return
     with _box(job, notebook, wait_s) as watchdog:
@@ -253,24 +253,35 @@ def _build(job: Job, make: Make, run: Path, notebook: Notebook) -> dict[r.Side, 
 
 
 def _settle_plan(job: Job, run: Path, notebook: Notebook, sides: Mapping[r.Side, BuiltSide]) -> r.Plan:
-    """The plan with what only builds and box can tell: evidence on file, noise, how long a launch takes."""
+    """The plan with what only builds and box can tell: evidence on file, noise, samples, how long a launch takes."""
     facts = _facts_of(notebook)
-    runs = job.store.folder("runs")
+    plan, runs = facts.plan, job.store.folder("runs")
     keys = {side: built.key for side, built in sides.items()}
-    earlier = earlier_runs(runs, facts.plan, keys)
-    plan, told = with_known_noise(facts.plan, Ledger(job.store.root / LEDGER_FILE), facts.fingerprint)
-    usual = usual_launch_seconds(runs, plan.box)
+    earlier, told = without_disturbed(() if plan.calibration else earlier_runs(runs, plan, keys))
+    memory = recall(plan, Ledger(job.store.root / LEDGER_FILE), facts.fingerprint)
+    costs = usual_costs(runs, plan.box, plan.recipes)
+    plan = with_known_noise(with_planned_samples(plan, memory, costs, _undecided(job, facts)), memory)
     settled = replace(
         plan,
         continues=tuple(one.plan.run_id for one in earlier),
-        recipes=tuple(replace(one, expected_launch_s=usual.get(one.name)) for one in plan.recipes),
-        notes=(*plan.notes, *(note for note in told if note not in plan.notes)),
+        recipes=tuple(_with_expected_time(one, costs.get(one.name)) for one in plan.recipes),
+        notes=tuple(dict.fromkeys((*plan.notes, *memory.warnings, *told))),
     )
     if settled != facts.plan:
         keep_evidence(run, runs, settled.continues)
         settled = notebook.append(settled)
         write_run_file(run, settled)
     return settled
+
+
+def _undecided(job: Job, facts: RunFacts) -> tuple[str, ...]:
+    """Recipes whose number of samples is open. Once something was launched it stays, also when the run is resumed."""
+    recipes = () if facts.launches else job.resolved.recipes
+    return tuple(recipe.name for recipe in recipes if recipe.workload.samples == "auto")
+
+
+def _with_expected_time(recipe: r.RecipePlan, cost: LaunchCost | None) -> r.RecipePlan:
+    return replace(recipe, expected_launch_s=cost.seconds(recipe.samples) if cost else None)
 
 
 def _needs_gpus(job: Job) -> bool:
@@ -325,7 +336,7 @@ def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltS
         )
         earlier = kept_evidence(run, plan.continues)
         measuring = Measuring(notebook, bench, earlier)
-        step = measuring.all_pairs() if job.every_pair else measuring.until_decided()
+        step = measuring.all_pairs() if plan.calibration else measuring.until_decided()
     job.progress.say(f"done: {step.reason}")
 
 
@@ -359,21 +370,8 @@ def _remember(job: Job, run: Path) -> None:
     """Tells the ledger of the run. Only A/A pairs and commits of the base branch are learned from later."""
     facts = RunFacts.of(read_facts(run))
     if facts is not None and facts.pairs:
-        remember(facts, Ledger(job.store.root / LEDGER_FILE), _kind(job, facts.plan), job.progress.say)
-
-
-def _kind(job: Job, plan: r.Plan) -> Kind:
-    if plan.base.tree == plan.head.tree:
-        return Kind.SAME
-    return Kind.BASE_BRANCH if plan.pr is None and _is_merged(job, plan.head.sha) else Kind.PULL_REQUEST
-
-
-def _is_merged(job: Job, sha: str) -> bool:
-    try:
-        tip = job.repository.resolve(job.base_branch or job.repository.default_branch())
-        return job.repository.merge_base(sha, tip.sha).sha == sha
-    except PerfgateError:
-        return False  # not known to be merged
+        kind = kind_of(facts.plan, job.repository, job.base_branch)
+        remember(facts, Ledger(job.store.root / LEDGER_FILE), kind, job.progress.say)
 
 
 # ------------------------------------------------------------------------------------------------ the end
@@ -386,7 +384,7 @@ def conclude(run: Path) -> r.Result:
         raise PerfgateError("the run here never began", where=str(run), remedy="measure again")
     earlier = kept_evidence(run, facts.plan.continues)
     skipped = None
-    if facts.plan.diff_class == "nothing" and not facts.launches:
+    if facts.plan.diff_class == "nothing" and not facts.launches and not facts.plan.calibration:
         skipped = "Nothing to measure: the diff touches no code that serves."
     result = judge_run(facts, assess_environment(facts), earlier, skipped)
     write_result(run, result)

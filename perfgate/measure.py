@@ -223,7 +223,9 @@ def minutes_spent(run: RunFacts) -> float:
 def expected_pair_minutes(run: RunFacts, plan: r.RecipePlan) -> float | None:
     """From this run's own launches of the recipe, else from the plan."""
     walls = [
-        launch.end.wall_s for launch in run.launches.values() if launch.end and launch.valid and launch.is_of(plan.name)
+        launch.end.wall_s
+        for launch in run.launches.values()
+        if launch.end and launch.valid and launch.is_of(plan.name) and launch.end.pair > 0  # none to throw away
     ]
     seconds = sum(walls) / len(walls) if walls else plan.expected_launch_s
     return seconds * 2 / 60 if seconds is not None else None

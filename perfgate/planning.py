@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +37,7 @@ class GateRequest:
     recipes: tuple[str, ...] = ()
     resume: bool = False
     seed: int | None = None
-    every_pair: bool = False  # measure all pairs, whatever the judge says: to learn the box's noise
+    calibration: bool = False  # all pairs are measured, whatever the judge says: to learn the box's noise
     wait_s: float = 0.0  # for the box, when another gate has it
     pr: r.PullRequest | None = None
     hidden: tuple[Path, ...] = ()  # folders that PR code must not see, besides perfgate's own
@@ -76,12 +76,16 @@ def find_commits(repository: Repository, request: GateRequest, ignore: tuple[str
 
 
 def find_configuration(
-    repository: Repository, request: GateRequest, profile: Callable[[str], tuple[Config, ...]]
+    repository: Repository | None, request: GateRequest, profile: Callable[[str], tuple[Config, ...]]
 ) -> Configuration:
-    """perfgate.yml at the tip of the base branch (never head's), or the file given; overlaid by profile and box."""
+    """perfgate.yml at the tip of the base branch (never head's), or the file given; overlaid by profile and box.
+
+    Where a file is given nothing is looked up in the repository.
+    """
     if request.config is not None:
         config, source = config_file.load_file(request.config), str(request.config)
     else:
+        repository = repository or Repository(request.repo)
         tip = repository.resolve(request.base_branch or request.base or repository.default_branch())
         text = repository.read_file(tip.sha, CONFIG_PATH)
         config, source = (config_file.load(text, CONFIG_PATH), tip.sha) if text else (Config(), "built-in defaults")
@@ -162,7 +166,7 @@ def make_plan(
         head=commits.head,
         diff_class=commits.diff.name,
         seed=seed,
-        recipes=tuple(_recipe_plan(resolved.recipe(name), resolved, workloads[name], seed) for name in order),
+        recipes=recipe_plans(resolved, workloads, order, seed),
         metrics=metrics,
         limits=r.Limits(
             max_pairs=limits.max_pairs,
@@ -179,7 +183,16 @@ def make_plan(
         autotune=autotune,
         isolation=isolation,
         notes=notes,
+        calibration=request.calibration,
     )
+
+
+def recipe_plans(
+    resolved: Resolved, workloads: Mapping[str, str], order: Sequence[str] | None = None, seed: int = 0
+) -> tuple[r.RecipePlan, ...]:
+    """How each recipe will be measured; in the order of the configuration where none is given."""
+    names = order or [recipe.name for recipe in resolved.recipes]
+    return tuple(_recipe_plan(resolved.recipe(name), resolved, workloads[name], seed) for name in names)
 
 
 def _recipe_plan(recipe: ResolvedRecipe, resolved: Resolved, workload: str, seed: int) -> r.RecipePlan:
@@ -189,7 +202,7 @@ def _recipe_plan(recipe: ResolvedRecipe, resolved: Resolved, workload: str, seed
         environment={**resolved.nccl, **recipe.env},
         workload=workload,
         concurrencies=tuple(recipe.workload.concurrency),
-        samples=recipe.workload.samples,
+        samples=recipe.workload.sample_count,
         speculative=recipe.speculative,
         first_orders=orders(seed, recipe.name, resolved.limits.max_pairs),
     )

@@ -71,15 +71,19 @@ class Progress:
 
 
 def minutes_left(run: RunFacts) -> float | None:
-    """What is likely still to come: two pairs of each recipe, one more where they were not enough."""
+    """What is likely still to come: two pairs of each recipe, one where there is none yet; of a calibration all."""
+    calibration, limits = run.plan.calibration, run.plan.limits
+    likely = limits.max_pairs if calibration else LIKELY_PAIRS
     total = 0.0
     for plan in run.plan.recipes:
         pair = expected_pair_minutes(run, plan)
         if pair is None:
             return None
         done = len(run.pairs_of(plan.name))
-        total += pair * max(LIKELY_PAIRS - done, 1 if done == 0 else 0)
-    return min(total, run.plan.limits.minutes - minutes_spent(run)) if total else None
+        total += pair * max(likely - done, 1 if done == 0 else 0)
+    if not total or calibration:
+        return total or None
+    return min(total, limits.minutes - minutes_spent(run))
 
 
 def gpu_minutes(run: RunFacts) -> float | None:

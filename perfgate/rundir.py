@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 
 from pydantic import TypeAdapter, ValidationError
 
 from perfgate import records as r
+from perfgate.environment import assess_environment
 from perfgate.errors import PerfgateError
 from perfgate.facts import FACTS_FILE, RESULT_FILE, read_facts, write_whole
 from perfgate.judge.evidence import RunFacts
+from perfgate.judge.planning import LaunchCost
+from perfgate.judge.result import judge_run
 
 RUN_FILE = "run.json"
 COMMENT_FILE = "comment.md"
@@ -114,6 +118,20 @@ def earlier_runs(runs: Path, plan: r.Plan, builds: dict[r.Side, str]) -> tuple[R
     return tuple(sorted(found, key=lambda run: run.plan.t))
 
 
+def without_disturbed(earlier: Iterable[RunFacts]) -> tuple[tuple[RunFacts, ...], tuple[str, ...]]:
+    """The runs that count as evidence, and what is to be told of those that do not.
+
+    A run during which the box moved said nothing about its commits, so a rerun does not stand on it either.
+    """
+    runs = [(run, judge_run(run, assess_environment(run)).verdict is r.Verdict.ENVIRONMENT) for run in earlier]
+    told = [
+        f"the pairs of run {run.plan.run_id} are not counted: the box was not the same for both sides then"
+        for run, disturbed in runs
+        if disturbed
+    ]
+    return tuple(run for run, disturbed in runs if not disturbed), tuple(told)
+
+
 def keep_evidence(run: Path, runs: Path, continues: tuple[str, ...]) -> None:
     """Copies the facts of earlier runs beside this run's own, so that it can be judged wherever it is taken."""
     for name in continues:
@@ -133,15 +151,30 @@ def newest_run(runs: Path, box: str) -> RunFacts | None:
     return next(_newest_first(runs, box), None)
 
 
-def usual_launch_seconds(runs: Path, box: str) -> dict[str, float]:
-    """Recipe → seconds of a launch, the mean of its newest run on this box. For telling people, not for judging."""
-    usual: dict[str, float] = {}
+def usual_costs(runs: Path, box: str, recipes: Iterable[r.RecipePlan]) -> dict[str, LaunchCost]:
+    """Recipe → what its launches cost under the same workload, by its newest run on this box."""
+    wanted = {recipe.name: recipe.workload for recipe in recipes}
+    usual: dict[str, LaunchCost] = {}
     for run in islice(_newest_first(runs, box), NEWEST):
         for plan in run.plan.recipes:
-            walls = [one.end.wall_s for one in run.launches.values() if one.valid and one.end and one.is_of(plan.name)]
-            if walls:
-                usual.setdefault(plan.name, sum(walls) / len(walls))
+            if wanted.get(plan.name) == plan.workload and (cost := launch_cost(run, plan)) is not None:
+                usual.setdefault(plan.name, cost)
     return usual
+
+
+def launch_cost(run: RunFacts, plan: r.RecipePlan) -> LaunchCost | None:
+    """Means over the run's launches that count; None where there are none, or their times make no sense."""
+    ends = [
+        (one.end.wall_s, [sample.end - sample.begin for sample in one.samples])
+        for one in run.launches.values()
+        if one.valid and one.end and one.end.pair > 0 and one.is_of(plan.name)
+    ]
+    if not ends:
+        return None
+    levels = len(plan.concurrencies)
+    sample = fmean(fmean(times) * levels for _, times in ends)
+    start = fmean(wall - sum(times) for wall, times in ends)
+    return LaunchCost(start, sample) if start > 0 and sample > 0 else None
 
 
 def _newest_first(runs: Path, box: str) -> Iterator[RunFacts]:

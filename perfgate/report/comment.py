@@ -185,6 +185,9 @@ def _commit(side: SideResult, links: Links) -> Md:
 def reproduce(result: Result) -> str:
     """The command that measures the same two commits again; quoted, since names may be a stranger's."""
     command: list[str] = ["perfgate", "gate", "--repo", ".", "--base", result.base.sha, "--head", result.head.sha]
+    if result.calibration:
+        pairs = str(result.limits.max_pairs)
+        command = ["perfgate", "calibrate", "--repo", ".", "--commit", result.head.sha, "--pairs", pairs]
     recipes = words.recipes_of(result)
     if recipes:
         command += ["--recipes", ",".join(recipes[:MOST_ROWS])]

@@ -161,10 +161,13 @@ def _plan_parts(plan: Plan, expected_minutes: float | None) -> Iterator[Renderab
     limits = plan.limits
     expected = f"about {numbers.minutes(expected_minutes * 60)}" if expected_minutes is not None else "not known yet"
     pairs = numbers.count(limits.max_pairs, "pair")
-    yield _indented(
-        f"Expected: {expected}. At most {pairs} a recipe and {numbers.minutes(limits.minutes * 60)} in all."
-    )
-    yield _indented("Each metric is measured until it is decided, and no longer.")
+    if plan.calibration:
+        yield _indented(f"Expected: {expected}. One commit against itself: {pairs} of each recipe, all of them.")
+    else:
+        yield _indented(
+            f"Expected: {expected}. At most {pairs} a recipe and {numbers.minutes(limits.minutes * 60)} in all."
+        )
+        yield _indented("Each metric is measured until it is decided, and no longer.")
     if plan.continues:
         yield _indented(f"Adds to the evidence of {join(plan.continues)}.")
     yield from (_indented(f"Note: {note}") for note in plan.notes[:MOST_NOTICES])

@@ -74,6 +74,7 @@ NOBODY = "nobody has to act"
 AUTHOR = "the author has to act"
 MAINTAINER = "a maintainer has to act"
 OWNER = "the box's owner has to act, not the author"
+OWNER_ALONE = "the box's owner has to act"
 
 STEPS = {
     Verdict.REGRESSION: "Make it faster, or a maintainer accepts the loss with `/perfgate accept <reason>`.",
@@ -85,7 +86,18 @@ STEPS = {
 """What to do next on a pull request; sentences of our own, with commands in backticks."""
 
 
+CALIBRATIONS = {
+    Verdict.PASS: Headline("📏", "calibration, the box's noise is measured", NOBODY, False),
+    Verdict.INCONCLUSIVE: Headline("❔", "calibration, not complete", OWNER_ALONE, True),
+    Verdict.ENVIRONMENT: Headline("⚠️", "calibration, of no use: the box was not steady", OWNER_ALONE, True),
+}
+"""One commit against itself: no verdict on any change."""
+
+
 def headline(result: Result) -> Headline:
+    if result.calibration:
+        failed = Headline("🧱", "calibration, could not be measured", OWNER_ALONE, True)
+        return CALIBRATIONS.get(result.verdict, failed)
     if result.verdict is Verdict.BUILD_FAILED:
         return _failed(result.failed_side, "does not build", "the build failed on the box")
     if result.verdict is Verdict.BENCH_FAILED:
@@ -145,7 +157,7 @@ SHOWN_EFFECTS = {
 
 def verdict_of(metric: Metric, result: Result) -> str:
     """The verdict of one metric, a shape and words. What is not gated has an effect and no verdict."""
-    if result.verdict in (Verdict.ENVIRONMENT, Verdict.BUILD_FAILED, Verdict.SKIPPED):
+    if result.calibration or result.verdict in (Verdict.ENVIRONMENT, Verdict.BUILD_FAILED, Verdict.SKIPPED):
         return "–\u00a0not judged"
     if metric.base is None and metric.verdict is not MetricVerdict.CONTINUE:
         return GATED_VERDICTS[MetricVerdict.ABSENT]
@@ -276,7 +288,7 @@ def ungated_losses(result: Result) -> str | None:
         for one in in_reading_order(result.metrics)
         if not one.gated and one.effect is Effect.SLOWER and one.base is not None
     ]
-    if result.verdict not in (Verdict.PASS, Verdict.INCONCLUSIVE) or not slower:
+    if result.verdict not in (Verdict.PASS, Verdict.INCONCLUSIVE) or result.calibration or not slower:
         return None
     return f"Slower all the same, but not gated: {join(slower, 4)}."
 
