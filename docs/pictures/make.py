@@ -17,10 +17,11 @@ from cmarkgfm.cmark import Options
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
+from perfgate.facts import read_facts, read_result  # noqa: E402
 from perfgate.report.comment import render_comment  # noqa: E402
 from perfgate.report.page import render_page  # noqa: E402
-from tests.unit.report.results import story, story_facts  # noqa: E402
 
+RUN = HERE.parents[1] / "tests/fixtures/run-story"
 LIKE_GITHUB = """
 body { margin: 0; padding: 16px; background: #fff; color: #1f2328;
   font: 14px/1.5 -apple-system, "Segoe UI", "Noto Sans", "Liberation Sans", Helvetica, Arial, sans-serif; }
@@ -43,13 +44,13 @@ QUIETLY += ["--disable-background-networking", "--disable-component-update", "--
 
 
 def main() -> None:
-    markdown = render_comment(story())
+    markdown = render_comment(read_result(RUN))
     body = cmarkgfm.github_flavored_markdown_to_html(markdown, Options.CMARK_OPT_UNSAFE)
     head = '<div class="who"><b>github-actions</b> <span class="bot">bot</span> commented</div>'
     comment = f'<div class="comment">{head}<div class="body">{body}</div></div>'
     html = f'<meta charset="utf-8"><style>{LIKE_GITHUB}</style>{comment}'
     picture(html, HERE / "comment.png", 934, 776)
-    picture(render_page(story(), story_facts()), HERE / "page.png", 1000, 1180)
+    picture(render_page(read_result(RUN), read_facts(RUN)), HERE / "page.png", 1000, 1180)
 
 
 def picture(html: str, to: Path, width: int, height: int) -> None:

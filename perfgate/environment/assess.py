@@ -159,15 +159,19 @@ def _shown(text: str | None) -> str | None:
 def _disturbances(findings: Sequence[Finding], rules: EnvironmentRules) -> Iterator[Disturbance]:
     for finding in findings:
         if finding.rule is not None and rules.of(finding.rule) == "environment":
-            text = f"{_shown(finding.sentence)}"
-            yield Disturbance(text=f"{text[:1].upper()}{text[1:]}.", shift=finding.shift, alone=finding.alone)
+            yield Disturbance(text=_as_sentence(finding), shift=finding.shift, alone=finding.alone)
 
 
 def _notices(findings: Sequence[Finding], rules: EnvironmentRules) -> Iterator[r.Notice]:
     told = ((_code_of(finding, rules), finding) for finding in findings)
     for code, finding in islice(((code, finding) for code, finding in told if code), MOST_TOLD):
         data = {"what": _shown(finding.what), "base": _shown(finding.base), "head": _shown(finding.head)}
-        yield r.Notice(code=code, text=f"{_shown(finding.sentence)}", data=data)
+        yield r.Notice(code=code, text=_as_sentence(finding), data=data)
+
+
+def _as_sentence(finding: Finding) -> str:
+    text = f"{_shown(finding.sentence)}"
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _code_of(finding: Finding, rules: EnvironmentRules) -> str | None:

@@ -15,6 +15,7 @@ from perfgate import records as r
 from perfgate.errors import PerfgateError
 from perfgate.facts import (
     FACTS_FILE,
+    RESULT_FILE,
     FactsWriter,
     fact_from_line,
     fact_to_line,
@@ -44,7 +45,8 @@ def test_every_fact_of_the_golden_run_survives_the_file() -> None:
 def test_the_golden_run_is_what_its_maker_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make_run_story, "HERE", tmp_path)
     make_run_story.main()
-    assert (tmp_path / FACTS_FILE).read_text() == (STORY / FACTS_FILE).read_text()
+    for name in (FACTS_FILE, RESULT_FILE):
+        assert (tmp_path / name).read_text() == (STORY / name).read_text()
 
 
 def test_the_result_survives_its_file(tmp_path: Path) -> None:

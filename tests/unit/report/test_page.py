@@ -145,7 +145,7 @@ def test_a_plot_shows_each_launch_the_interval_and_the_budget() -> None:
     assert drawn.count('class="base-mark"') == drawn.count('class="head-mark"') == 2
     assert drawn.count('class="budget"') == drawn.count('class="interval"') == 1
     assert "eagle3/p02/head/a1: 60.45, measured first" in drawn
-    assert "95 % interval: −37.2\u00a0…\u00a0−34.8" in drawn
+    assert "95 % interval: −37.1\u00a0…\u00a0−34.8" in drawn
 
 
 def test_a_plot_leaves_out_what_did_not_count() -> None:
