@@ -18,7 +18,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -352,21 +352,21 @@ def snapshot(folder: Path) -> dict[str, str]:
     return found
 
 
-def wait_for_facts(run: Path, kind: type[Fact], count: int = 1, limit_s: float = LIMIT_S) -> None:
-    """Until so many facts of a kind are on disk."""
-
-    def there() -> bool:
-        try:
-            facts = read_facts(run)
-        except Exception:  # noqa: BLE001  not begun, or read in mid-write
-            return False
-        return sum(isinstance(fact, kind) for fact in facts) >= count
-
-    assert tree.wait_until(there, limit_s), f"no {count} {kind.__name__} in {run}"
+def wait_for(there: Callable[[], bool], process: subprocess.Popen[str], limit_s: float = LIMIT_S) -> None:
+    """Until something has happened in a running gate. Fails at once where the gate has ended before."""
+    assert tree.wait_until(lambda: there() or process.poll() is not None, limit_s), "it never happened"
+    if not there():
+        out, err = process.communicate()
+        raise AssertionError(f"the gate ended with {process.returncode} before:\n{out}\n{err}")
 
 
-def lines_of(stream: Iterator[str]) -> list[str]:
-    return [line.rstrip("\n") for line in stream]
+def facts_in(run: Path) -> list[Fact]:
+    """What a run in progress has written so far."""
+    return read_facts(run) if (run / "facts.jsonl").exists() else []
+
+
+def holds(run: Path, kind: type[Fact]) -> Callable[[], bool]:
+    return lambda: any(isinstance(fact, kind) for fact in facts_in(run))
 
 
 # ---------------------------------------------------------------------------------------------- cases

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 import pytest
 
 from perfgate import records as r
-from perfgate.engine import tree
 from perfgate.facts import read_facts
 from perfgate.host.lock import BoxLock
 
-from .harness import GONE_S, PLAIN, Case, Done, World, acting, finished, on, wait_for_facts
+from .harness import GONE_S, PLAIN, Case, Done, World, acting, facts_in, finished, holds, on, wait_for
 
 pytestmark = pytest.mark.timeout(1200)  # waiting for its turn counts, too
 
@@ -59,12 +58,9 @@ def in_mid_sample(world: World) -> subprocess.Popen[str]:
     process = world.start(*PLAIN)
 
     def sampling() -> bool:
-        path = world.root / "run"
-        facts = read_facts(path) if (path / "facts.jsonl").exists() else []
-        return any(isinstance(fact, r.Sample) and fact.pair == 1 for fact in facts)
+        return any(isinstance(fact, r.Sample) and fact.pair == 1 for fact in facts_in(world.root / "run"))
 
-    assert tree.wait_until(lambda: sampling() or process.poll() is not None, 120)
-    assert process.poll() is None
+    wait_for(sampling, process)
     return process
 
 
@@ -98,7 +94,7 @@ def ctrl_c(world: World, process: subprocess.Popen[str]) -> None:
     """As a terminal sends it: to the whole foreground group."""
     with Frozen(world):
         os.killpg(process.pid, signal.SIGINT)
-        wait_for_facts(world.root / "run", r.Fault)
+        wait_for(holds(world.root / "run", r.Fault), process)
 
 
 @on(Case(head=SLOWER, act=end_and_resume(ctrl_c)))
@@ -116,7 +112,7 @@ def twice(world: World, process: subprocess.Popen[str]) -> None:
     """The second one does not wait for the watchdog, which goes on without us."""
     with Frozen(world):
         os.killpg(process.pid, signal.SIGINT)
-        wait_for_facts(world.root / "run", r.Fault)
+        wait_for(holds(world.root / "run", r.Fault), process)
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(10) == 130
 
@@ -141,7 +137,7 @@ def test_a_runners_cancel(done: Stopped) -> None:
 
 def while_building(world: World) -> Stopped:
     with world.start(*PLAIN) as process:
-        wait_for_facts(world.root / "run", r.Doctor)
+        wait_for(holds(world.root / "run", r.Doctor), process)
         process.terminate()
         first = finished(process, world.root / "run")
     world.check_nothing_left(within_s=GONE_S)
@@ -159,7 +155,7 @@ def test_a_cancel_during_a_build(done: Stopped) -> None:
 def while_waiting(world: World) -> Done:
     """Another gate has the box."""
     with BoxLock.acquire(world.lock, "perfgate gate of somebody"), world.start(*PLAIN, "--wait", "5") as process:
-        wait_for_facts(world.root / "run", r.Plan)
+        wait_for(holds(world.root / "run", r.Plan), process)
         assert process.stderr is not None
         line = process.stderr.readline()
         assert "waiting up to" in line
@@ -187,7 +183,7 @@ def killed_after(seconds: float) -> Callable[[World], Stopped]:
                 process.kill()
             first = finished(process, run)
         world.check_nothing_left(within_s=GONE_S)
-        facts = read_facts(run) if (run / "facts.jsonl").exists() else []
+        facts = facts_in(run)
         begun = any(isinstance(fact, r.Plan) for fact in facts)
         return Stopped(first, facts, world.gate(*PLAIN, *(["--resume"] if begun else [])))
 
@@ -229,7 +225,7 @@ def test_killed_at_twenty_random_times(done: Stopped, seed: int) -> None:
 def a_half_pair(world: World) -> Stopped:
     """Killed between the two launches of the first pair."""
     with world.start(*PLAIN) as process:
-        assert tree.wait_until(lambda: len(ends(world)) > 0 or process.poll() is not None, 120)
+        wait_for(lambda: bool(ends(world)), process)
         process.kill()
         first = finished(process, world.root / "run")
     world.check_nothing_left(within_s=GONE_S)
@@ -238,9 +234,7 @@ def a_half_pair(world: World) -> Stopped:
 
 
 def ends(world: World) -> list[r.LaunchEnd]:
-    path = world.root / "run"
-    facts = read_facts(path) if (path / "facts.jsonl").exists() else []
-    return [fact for fact in facts if isinstance(fact, r.LaunchEnd) and fact.pair > 0]
+    return [fact for fact in facts_in(world.root / "run") if isinstance(fact, r.LaunchEnd) and fact.pair > 0]
 
 
 @on(Case(act=a_half_pair))
@@ -316,7 +310,7 @@ class Busy:
 
 def second_gate(world: World) -> Busy:
     with world.start(*PLAIN, "--max-pairs", "1", out="first") as first:
-        wait_for_facts(world.root / "first", r.Doctor)
+        wait_for(holds(world.root / "first", r.Doctor), first)
         with world.start(*PLAIN, "--max-pairs", "1", "--wait", "5", out="third") as third:
             refused = world.gate(*PLAIN, "--max-pairs", "1", out="second")
             done = finished(first, world.root / "first")
