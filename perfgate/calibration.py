@@ -35,7 +35,7 @@ from perfgate.source.repository import Repository
 PAIRS = 8  # of each recipe: the ledger asks for five, and a launch that had to be repeated costs its pair
 RUNS_OF_POWER = 200  # per slowdown: a table to plan by, not to prove error rates with
 SLOWDOWNS = (0.0, 1 / 3, 2 / 3, 1.0, 4 / 3, 5 / 3, 2.0, 10 / 3)  # in budgets
-COLUMNS = ("true slowdown", "regression", "pass", "inconclusive", "launches", "GPU minutes")
+COLUMNS = ("true change", "regression", "pass", "inconclusive", "launches", "GPU minutes")
 
 
 def calibrate(request: GateRequest, pairs: int, progress: Progress) -> Outcome:
@@ -151,7 +151,7 @@ def _power_parts(resolved: Resolved, known: Knowledge) -> Iterator[RenderableTyp
         nothing = (rows[0].launches, rows[0].gpu_minutes)
         cheapest[metric.recipe] = max(cheapest.get(metric.recipe, nothing), nothing, key=lambda one: one[0])
     yield Text("")
-    yield from (_indented(line) for line in _closing(resolved, known, cheapest, with_gpus=gpus is None))
+    yield from (Text(line) for line in _closing(resolved, known, cheapest, with_gpus=gpus is None))
 
 
 def _rows_of(metric: r.MetricPlan, resolved: Resolved, launch_minutes: float | None, gpus: int) -> tuple[PowerRow, ...]:
@@ -169,14 +169,16 @@ def _rows_of(metric: r.MetricPlan, resolved: Resolved, launch_minutes: float | N
 
 def _metric_parts(metric: r.MetricPlan, rows: tuple[PowerRow, ...], *, with_gpus: bool) -> Iterator[RenderableType]:
     label = words.LABELS.get(metric.metric, metric.metric)
-    yield Text(f"{metric.recipe} {label}, budget {_percent(metric.budget)}", style="bold")
-    yield _indented(_noise(metric))
+    yield Text(f"{metric.recipe} {label}, budget {_change(metric, metric.budget)}", style="bold")
+    yield Text(_noise(metric))
     found = detected_from(rows)
-    if found is None:
-        yield _indented("No slowdown of this table is found nine times in ten.")
-    else:
-        yield _indented(f"A slowdown of {_percent(found)} is found nine times in ten.")
-    yield Padding(_table(rows, with_gpus=with_gpus and rows[0].gpu_minutes is not None), (0, 0, 0, 2), expand=False)
+    yield Text(
+        f"A change of {_change(metric, found)} or worse is found nine times in ten."
+        if found is not None
+        else "No change of this table is found nine times in ten."
+    )
+    table = _table(metric, rows, with_gpus=with_gpus and rows[0].gpu_minutes is not None)
+    yield Padding(table, (0, 0, 0, 2), expand=False)
 
 
 def _noise(metric: r.MetricPlan) -> str:
@@ -187,14 +189,14 @@ def _noise(metric: r.MetricPlan) -> str:
     return f"The noise is not known{why}. {_percent(LOOSE_SD)} is assumed here: the box's own may be far from it."
 
 
-def _table(rows: tuple[PowerRow, ...], *, with_gpus: bool) -> Table:
+def _table(metric: r.MetricPlan, rows: tuple[PowerRow, ...], *, with_gpus: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in COLUMNS if with_gpus else COLUMNS[:-1]:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         shares = [f"{100 * share:.0f} %" for share in (row.regression, row.passed, row.inconclusive)]
         cost = [numbers.amount(row.gpu_minutes, 0)] if with_gpus else []
-        table.add_row(_percent(row.slowdown), *shares, f"{row.launches:.1f}", *cost)
+        table.add_row(_change(metric, row.slowdown), *shares, f"{row.launches:.1f}", *cost)
     return table
 
 
@@ -218,15 +220,13 @@ def _closing(
     known_minutes = [gpu for gpu in minutes if gpu is not None]
     gpu = f", {sum(known_minutes):.0f} GPU minutes" if len(known_minutes) == len(minutes) > 0 else ""
     yield f"A pull request that changes nothing takes at least {launches:.1f} launches on average{gpu}."
-    yield (
-        f"Played {RUNS_OF_POWER} times a row with the real judge. Slowdowns are differences of logarithms, like budgets"
-        " in perfgate.yml."
-    )
+    yield f"Each row was played {RUNS_OF_POWER} times with the real judge."
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _indented(text: str) -> RenderableType:
-    return Padding(Text(text), (0, 0, 0, 2), expand=False)
+def _change(metric: r.MetricPlan, slowdown: float) -> str:
+    """A slowdown as the change of the metric that it stands for, as everywhere in a report."""
+    return numbers.budget_of(metric.metric, slowdown)

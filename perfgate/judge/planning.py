@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from perfgate.judge.values import JudgeInputError
 
 FEWEST, MOST = 3, 32  # a median wants three; beyond the most, a launch's own noise is all that is left
-QUIET = 0.1  # of the budget: where pairs differ by less, nearly every verdict takes the fewest pairs there are
+QUIET = 1 / 3  # of the budget: pairs that differ by less save fewer launches than the samples cost (docs/power.md)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def planned_samples(cost: LaunchCost, spread: Spread, budget: float) -> int:
 
 
 def _samples_enough(spread: Spread, budget: float) -> int:
-    """How many make the SD of a pair, √(2(σL² + σW²/n)), a tenth of the budget; MOST where none do."""
+    """How many make the SD of a pair, √(2(σL² + σW²/n)), a third of the budget; MOST where none do."""
     left = (QUIET * budget) ** 2 / 2 - spread.launch**2
     if left <= 0:
         return MOST

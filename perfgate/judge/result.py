@@ -41,7 +41,7 @@ def judge_run(
     return r.Result(
         run_id=plan.run_id,
         box=plan.box,
-        started=plan.t,
+        started=run.facts[0].t,  # the plan is written again when more of it is known, and when a run is resumed
         finished=run.facts[-1].t,
         verdict=verdict.verdict,
         reason=verdict.reason,

@@ -76,12 +76,16 @@ def confined_losses(run: RunFacts, recipe: r.RecipePlan) -> tuple[r.Notice, ...]
             notices.append(
                 r.Notice(
                     code="loss_confined_to_kind",
-                    text=f"{recipe.name}: the loss is in the {kind} prompts: −{loss:.0%} tok/s there,"
-                    f" {math.expm1(-rest):+.0%} elsewhere.".replace("-", "−").replace("%", " %"),
+                    text=f"{recipe.name}: the loss is in the {kind} prompts: −{100 * loss:.0f} % tok/s there,"
+                    f" {_signed(100 * math.expm1(-rest))} % elsewhere.",
                     data={"recipe": recipe.name, "kind": kind, "slowdown": statistics.fmean(by_pair), "rest": rest},
                 )
             )
     return tuple(notices)
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+.0f}".replace("-", "−")
 
 
 def kind_losses(run: RunFacts, recipe: str) -> dict[str, list[float]]:
@@ -122,6 +126,7 @@ def _absent_metrics(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.No
 
 def _judges_warnings(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
     """A calibration does not ask for a calibration."""
+    not_told = ("no_prior", "spread_above_prior") if run.plan.calibration else ()
     return tuple(
         r.Notice(
             code=warning.code,
@@ -131,7 +136,7 @@ def _judges_warnings(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.N
         for one in judged
         if one.decision and one.plan.gated
         for warning in one.decision.warnings
-        if not (run.plan.calibration and warning.code == "no_prior")
+        if warning.code not in not_told
     )
 
 

@@ -152,7 +152,7 @@ def next_step(
     max_pairs: int,
     minutes_left: float | None = None,
 ) -> Step:
-    """Which recipe gets the next pair, if any. `max_pairs` counts the pairs of earlier runs too."""
+    """Which recipe gets the next pair, if any. `max_pairs`, like `progress`, counts this run's own pairs alone."""
     wanted = _wanted(metrics, progress, max_pairs)
     affordable = [recipe for recipe in wanted if _affordable(recipe, minutes_left)]
     if affordable:
