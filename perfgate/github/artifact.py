@@ -20,8 +20,9 @@ from perfgate.records import Metric, MetricVerdict, Result, Side, Verdict
 MAX_ARTIFACT = 512 * 1024 * 1024  # bytes of a zip, which may hold logs
 MAX_RESULT = 8 * 1024 * 1024  # bytes of result.json; 50 launches take about 100 kB
 MAX_MEMBERS = 2_000
+MAX_CONTINUES = 1_000
 REMEDY = "`/perfgate rerun`"
-_RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+_RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,60}")
 
 
 class ArtifactError(PerfgateError):
@@ -134,8 +135,13 @@ def _check_belongs(result: Result, request: Request) -> None:
 
 def _check_agrees(result: Result) -> None:
     """That the verdict follows from the result's own numbers, as far as can be seen from here."""
-    if not all(_RUN_ID.fullmatch(name) for name in (result.run_id, *result.continues)) or len(result.continues) > 50:
+    if (
+        not all(_RUN_ID.fullmatch(name) for name in (result.run_id, *result.continues))
+        or len(result.continues) > MAX_CONTINUES
+    ):
         raise ArtifactError("a run's id has a strange form", where=RESULT_FILE, remedy=REMEDY)
+    if result.calibration:
+        raise ArtifactError("a calibration of the box says nothing of a pull request", where=RESULT_FILE, remedy=REMEDY)
     if result.exit_code not in (EXIT_CODES[result.verdict], Exit.INTERRUPTED, Exit.TERMINATED):
         raise ArtifactError("verdict and exit code disagree", where=RESULT_FILE, remedy=REMEDY)
     gated = [metric for metric in result.metrics if metric.gated]

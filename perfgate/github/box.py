@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, MutableMapping
+import stat
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from perfgate.config import BoxFile
 from perfgate.config_file import load_box
 from perfgate.errors import Exit, PerfgateError
 from perfgate.gate import Outcome, run_gate
@@ -50,19 +50,32 @@ def gate_request_step(environment: MutableMapping[str, str], box: Path, progress
 
 
 def _gate(job: Job, request: Request, box: Path, token: str, progress: Progress) -> Outcome:
-    about = load_box(box)
-    check_isolated(request, about)
+    about, runner = load_box(box), runner_folders(os.environ)
+    if request.fork:
+        check_isolated(choose(about.isolation, run_as=about.run_as).kind, runner)
     repository = fetched(job, request, Path(about.state_dir), token)
-    return run_gate(gate_request(request, repository, box, runner_folders(os.environ)), progress)
+    return run_gate(gate_request(request, repository, box, runner), progress)
 
 
-def check_isolated(request: Request, box: BoxFile) -> None:
-    """Code from a fork runs only where it is confined."""
-    if request.fork and choose(box.isolation, run_as=box.run_as).kind is Kind.NONE:
+def check_isolated(kind: Kind, runner: Sequence[Path]) -> None:
+    """Code from a fork runs only where it is confined, and cannot reach the runner's own files."""
+    if kind is Kind.NONE:
         raise PerfgateError(
             "the box cannot confine strangers' code, so pull requests from forks are refused",
             remedy="install bubblewrap, or give `run_as` a second user: docs/security.md",
         )
+    open_to_all = [folder for folder in runner if kind is Kind.USER and _open_to_all(folder)]
+    if open_to_all:
+        raise PerfgateError(
+            "every user can read the runner's folder, so pull requests from forks are refused",
+            where=str(open_to_all[0]),
+            remedy=f"chmod go= {open_to_all[0]}, or install bubblewrap",
+        )
+
+
+def _open_to_all(folder: Path) -> bool:
+    """Whether any user gets there: every folder on the way lets others pass."""
+    return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents) if path.exists())
 
 
 def fetched(job: Job, request: Request, state: Path, token: str) -> Path:

@@ -231,6 +231,10 @@ class Client:
             path = f"{self._base}/issues/comments/{comment}"
             self._github.requester.requestJsonAndCheck("PATCH", path, input={"body": body})
 
+    def delete_comment(self, comment: int) -> None:
+        with _told("take the comment back", "pull-requests: write"):
+            self._github.requester.requestJsonAndCheck("DELETE", f"{self._base}/issues/comments/{comment}")
+
     def create_check(self, sha: str, external_id: str, details: dict[str, Any]) -> Check:
         """A new check run, made once for an external id (its first word)."""
 

@@ -47,6 +47,15 @@ class Sticky:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A word on one request: how it changes the state, and what the comment says if it is the newest."""
+
+    entry: Entry
+    state: Callable[[State], State]
+    text: Render
+
+
+@dataclass(frozen=True)
 class Desk:
     """Where one job writes from."""
 
@@ -66,20 +75,34 @@ class Desk:
     def _is_ours(self, remark: Remark) -> bool:
         return is_ours(remark.author, remark.body, self.job.author)
 
-    def write_sticky(self, number: int, old: Sticky, state: State, entry: Entry, text: Render) -> Sticky:
+    def write_sticky(self, number: int, old: Sticky, change: Change) -> Sticky:
         """Writes the comment: the text of the newest entry, everything else folded.
 
-        Where `entry` is not the newest (a later run has the word), the newest's own text stays as it is.
+        It is read again first, for another run may have had a word since. Where two runs make the first comment at
+        the same time, the later one is taken back and its word goes into the earlier one.
         """
-        earlier = say.earlier(state.entries[1:], state.accepted, self.job.runs_url)
-        own = state.newest is None or state.newest.order == entry.order
-        shown = text(room_for_text(state, earlier)) if own else old.newest_text
-        body = assemble(state, shown, earlier)
-        if old.id is None:
-            return _sticky(self.client.comment_once(number, body, MARKER))
-        if body != old.body:
+        now = self.find_sticky(number, old.id) if old.id is not None else old
+        if now.id is not None:
+            return self._edit(now, change)
+        made = _sticky(self.client.comment_once(number, self._body(now, change), MARKER))
+        first = self.find_sticky(number)
+        if first.id is None or made.id is None or first.id >= made.id:
+            return made
+        self.client.delete_comment(made.id)
+        return self._edit(first, change)
+
+    def _edit(self, old: Sticky, change: Change) -> Sticky:
+        body = self._body(old, change)
+        if old.id is not None and body != old.body:
             self.client.edit_comment(old.id, body)
         return Sticky(old.id, body, old.url)
+
+    def _body(self, old: Sticky, change: Change) -> str:
+        """Where the change is not about the newest entry (a later run has the word), that one's text stays as it is."""
+        state = change.state(old.state)
+        earlier = say.earlier(state.entries[1:], state.accepted, self.job.runs_url)
+        own = state.newest is None or state.newest.order == change.entry.order
+        return assemble(state, change.text(room_for_text(state, earlier)) if own else old.newest_text, earlier)
 
     def set_check(self, check: int | None, sha: str, external_id: str, details: dict[str, Any]) -> Check:
         """Sets the check run that was opened for a request; opens it where it is not there any more."""

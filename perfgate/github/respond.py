@@ -21,12 +21,12 @@ from perfgate.github import decide, say
 from perfgate.github.client import Client, Pull
 from perfgate.github.commands import Command, Help, Malformed, parse_command
 from perfgate.github.conclusion import Outcome
-from perfgate.github.desk import Desk, Sticky
+from perfgate.github.desk import Change, Desk, Sticky
 from perfgate.github.events import CommentEvent, DispatchEvent, Event, MergeGroupEvent, PullEvent
 from perfgate.github.fetch import Origin
 from perfgate.github.job import Job
 from perfgate.github.request import Request
-from perfgate.github.settle import Subject, opened_id, settle
+from perfgate.github.settle import Subject, opened_id, settle, tells_a_loss
 from perfgate.github.sticky import Accepted, Entry, now
 from perfgate.github.study import Study, study
 from perfgate.places import CONFIG_PATH
@@ -150,18 +150,17 @@ def _reply(desk: Desk, event: CommentEvent, text: str) -> None:
 def _accept(desk: Desk, case: Case, event: CommentEvent, loss: decide.AcceptLoss) -> None:
     """The check of that head becomes neutral, and stays so for every later regression of the same head."""
     accepted = Accepted(head=loss.head, by=event.commenter.login, reason=loss.reason, at=event.at)
-    state = case.sticky.state.with_accepted(accepted)
     for check in desk.client.checks(loss.head):
-        if check.conclusion == "failure":
+        if check.conclusion == "failure" and tells_a_loss(check):
             details = desk.check_details(
                 f"{accepted.by} accepts the loss", say.accepted(accepted), conclusion="neutral"
             )
             desk.client.update_check(check.id, details)
-    newest = state.newest
+    newest = case.sticky.state.newest
     if newest is not None:
-        text = case.sticky.newest_text
-        note = say.note(say.accepted(accepted))
-        desk.write_sticky(event.number, case.sticky, state, newest, lambda limit: f"{note}\n{text}"[:limit])
+        text = f"{say.note(say.accepted(accepted))}\n{case.sticky.newest_text}"
+        change = Change(newest, lambda state: state.with_accepted(accepted), lambda limit: text[:limit])
+        desk.write_sticky(event.number, case.sticky, change)
     desk.client.react(event.comment, "rocket")
 
 
@@ -281,7 +280,8 @@ def _open(desk: Desk, case: Case, start: decide.Start, comment: int | None) -> t
 
 def _write_open(desk: Desk, subject: Subject, sticky: Sticky, word: Literal["queued", "running"], text: str) -> Sticky:
     entry = subject.entry(word)
-    return desk.write_sticky(subject.number, sticky, sticky.state.with_entry(entry), entry, lambda _: text)
+    change = Change(entry, lambda state: state.with_entry(entry), lambda _: text)
+    return desk.write_sticky(subject.number, sticky, change)
 
 
 def _request(job: Job, found: Study, config: Config, config_sha: str) -> Request:

@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from perfgate.github import say
 from perfgate.github.client import Check
 from perfgate.github.conclusion import MAX_CHECK_TEXT, Conclusion, Outcome, conclude
-from perfgate.github.desk import Desk, Render, Sticky
+from perfgate.github.desk import Change, Desk, Render, Sticky
 from perfgate.github.request import Request
 from perfgate.github.sticky import Entry, State, Word, now, standing_regression, whole_verdict
 from perfgate.records import Verdict
+from perfgate.report.comment import length
+from perfgate.report.escape import visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,7 @@ class Subject:
             base_tree=base_tree,
             head_tree=head_tree,
             word=word,
-            reason=reason[:300],
+            reason=visible(reason, 300),
             partial=bool(self.recipes),
         )
 
@@ -76,13 +78,18 @@ def subject_of(request: Request, number: int) -> Subject:
 def settle(desk: Desk, subject: Subject, outcome: Outcome, sticky: Sticky, current: str) -> Settled:
     """`sticky`: the comment as just read; `current`: the head of the pull request now."""
     entry = entry_of(subject, outcome, stale=current != subject.head)
-    state = with_checks(sticky.state, desk.client.checks(subject.head), subject.head).with_entry(entry)
+    checks = desk.client.checks(subject.head)
+
+    def change(before: State) -> State:
+        return with_checks(before, checks, subject.head).with_entry(entry)
+
+    state = change(sticky.state)
     settled = _decide(desk, state, outcome, entry, subject, current)
     details = desk.check_details(settled.title, settled.text(MAX_CHECK_TEXT - 200), conclusion=settled.conclusion)
     desk.set_check(subject.check, subject.head, external_id(entry), details)
     if sticky.id is None and subject.quiet:
         return settled
-    written = desk.write_sticky(subject.number, sticky, state, entry, settled.text)
+    written = desk.write_sticky(subject.number, sticky, Change(entry, change, settled.text))
     return replace(settled, comment_url=written.url)
 
 
@@ -106,14 +113,15 @@ def _decide(desk: Desk, state: State, outcome: Outcome, entry: Entry, subject: S
         conclusion, title = "failure", "A regression of the same two trees stands"
         notes.append(say.stands(f"{desk.job.runs_url}/{standing.run}"))
     loss = state.accepted_for(entry.head)
-    if loss and (standing or outcome.verdict is Verdict.REGRESSION):
+    lost = outcome.verdict is Verdict.REGRESSION or (standing and conclude(outcome, subject.fail_on) != "failure")
+    if loss and lost:
         conclusion, title = "neutral", f"{loss.by} accepts the loss"
         notes.append(say.note(say.accepted(loss)))
 
     def text(limit: int) -> str:
         above = "".join(f"{note}\n" for note in notes)
         if outcome.result is not None:
-            return above + desk.report(outcome.result, limit - len(above))
+            return above + desk.report(outcome.result, limit - length(above))
         return above + say.without_numbers(outcome.title, entry.head, outcome.reason, desk.job.run_url)
 
     return Settled(conclusion=conclusion, title=title, text=text)
@@ -126,7 +134,7 @@ def _passed(entry: Entry | None) -> bool:
 # ------------------------------------------------------------------------------------------------ the check's memory
 
 _EXTERNAL = re.compile(
-    r"(?P<run>\d{1,18})/(?P<attempt>\d{1,6}) (?P<word>[a-z_]{1,20}) (?P<measured>[A-Za-z0-9._:-]{1,100}) "
+    r"(?P<run>\d{1,18})/(?P<attempt>\d{1,6}) (?P<word>[a-z_]{1,20}) (?P<measured>[A-Za-z0-9._:-]{1,60}) "
     r"(?P<base>[0-9a-f]{40}) (?P<head>[0-9a-f]{40})"
 )
 
@@ -140,6 +148,12 @@ def external_id(entry: Entry) -> str:
     """What a completed check run remembers, for the case that somebody deletes the comment."""
     base, head = entry.trees or ("-", "-")
     return f"{opened_id(*entry.order)} {entry.word} {entry.measured or '-'} {base} {head}"
+
+
+def tells_a_loss(check: Check) -> bool:
+    """Whether a failed check fails for a regression, found by itself or standing, and for nothing else."""
+    match = _EXTERNAL.fullmatch(check.external_id)
+    return match is not None and match["word"] not in (Verdict.BUILD_FAILED, Verdict.BENCH_FAILED)
 
 
 def with_checks(state: State, checks: list[Check], sha: str) -> State:

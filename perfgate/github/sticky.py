@@ -12,6 +12,7 @@ only make a check stricter (a regression that stands) or say what a maintainer c
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -20,16 +21,19 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from perfgate.github.events import FullSha, Login
 from perfgate.records import Verdict
 from perfgate.report.comment import COMMENT_LIMIT, length
+from perfgate.report.escape import visible
 
 MARKER = "<!-- perfgate -->"
 STATE_BEGIN = "<!-- perfgate:state "
 STATE_END = " -->"
 EARLIER = "<!-- perfgate:earlier -->"
-MAX_ENTRIES = 12
-MAX_ACCEPTED = 12
+MAX_ENTRIES = 8
+MAX_OLD_REGRESSIONS = 4
+MAX_ACCEPTED = 5
+MAX_REASON = 120  # of an entry; the report says it in full
 
 Word = Literal["queued", "running", "cancelled"] | Verdict
-RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
+RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,60}$")]
 
 
 class _State(BaseModel):
@@ -49,7 +53,7 @@ class Entry(_State):
     word: Word
     reason: str = Field("", max_length=300)
     measured: RunId | None = None  # perfgate's own run id
-    contains: tuple[RunId, ...] = Field((), max_length=50)  # runs whose evidence it includes
+    contains: tuple[RunId, ...] = Field((), max_length=1000)  # runs whose evidence it includes
     stale: bool = False  # the head had moved when it ended
     partial: bool = False  # of some recipes only: no verdict on the change as a whole
 
@@ -90,13 +94,13 @@ class State(_State):
     def with_entry(self, entry: Entry) -> State:
         """The state with this entry in the place of an earlier word on the same request.
 
-        A regression outlives the bound on entries, so that no number of later runs can make it be forgotten.
+        Regressions outlive the bound on entries, so that no number of later runs makes one be forgotten.
         """
         others = (one for one in self.entries if one.order != entry.order)
         ordered = sorted((entry, *others), key=lambda one: one.order, reverse=True)
         kept = ordered[:MAX_ENTRIES]
-        kept += [one for one in ordered[MAX_ENTRIES:] if one.word is Verdict.REGRESSION][: 50 - MAX_ENTRIES]
-        return self.model_copy(update={"entries": tuple(kept)})
+        kept += [one for one in ordered[MAX_ENTRIES:] if one.word is Verdict.REGRESSION][:MAX_OLD_REGRESSIONS]
+        return self.model_copy(update={"entries": tuple(map(_short(kept), kept))})
 
     def with_accepted(self, accepted: Accepted) -> State:
         others = tuple(one for one in self.accepted if one.head != accepted.head)
@@ -104,6 +108,17 @@ class State(_State):
 
     def accepted_for(self, head: str) -> Accepted | None:
         return next((one for one in self.accepted if one.head == head), None)
+
+
+def _short(kept: list[Entry]) -> Callable[[Entry], Entry]:
+    """Entries without what nobody will ask for: of the runs that one contains only remembered regressions."""
+    remembered = {one.measured for one in kept if one.word is Verdict.REGRESSION}
+
+    def shortened(entry: Entry) -> Entry:
+        contains = tuple(name for name in entry.contains if name in remembered)
+        return entry.model_copy(update={"contains": contains, "reason": visible(entry.reason, MAX_REASON)})
+
+    return shortened
 
 
 def standing_regression(state: State, entry: Entry) -> Entry | None:

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from perfgate.errors import PerfgateError
+from perfgate.github.desk import Desk, Sticky
 from perfgate.github.fetch import FetchError, Origin, fetch_commits
 from perfgate.github.sticky import MARKER, text_of_newest
 from perfgate.records import MetricVerdict, Result, Side, Verdict
@@ -448,3 +449,29 @@ def test_a_private_repository_is_read_with_the_token_alone(stage: Stage) -> None
     for token in ("", "blind", "unknown"):
         with pytest.raises(FetchError):
             fetch_commits(stage.folder / f"other{token}", Origin(origin.url, token), [pull.head], blobs=True)
+
+
+def test_two_runs_that_both_make_the_first_comment(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each saw none. The later comment is taken back, and its word is in the earlier one."""
+    pull = stage.pull()
+    first = measured(stage, pull).request
+    stage.push(pull, {"python/sglang/more.py": "x = 1\n"})
+    find, unseen = Desk.find_sticky, iter([Sticky()])
+    monkeypatch.setattr(Desk, "find_sticky", lambda self, *known: next(unseen, None) or find(self, *known))
+    second = stage.event(pull, "synchronize").request
+    body = stage.sticky(pull).body
+    assert second.sticky == first.sticky == stage.sticky(pull).id
+    assert pull.head[:12] in body
+    assert first.head[:12] in body
+
+
+def test_an_accepted_loss_covers_no_other_failure(stage: Stage) -> None:
+    pull = stage.pull()
+    first = measured(stage, pull).request
+    stage.publish(first, stage.result(first))
+    stage.say(pull, "maintainer", "/perfgate accept it is worth it")
+    second = stage.say(pull, "maintainer", "/perfgate rerun").request
+    stage.publish(second, without_numbers(stage.result(second), Verdict.BUILD_FAILED, 4, Side.HEAD))
+    assert stage.check(pull.head)["conclusion"] == "failure"
+    stage.say(pull, "maintainer", "/perfgate accept that, too")
+    assert stage.check(pull.head)["conclusion"] == "failure"

@@ -221,6 +221,13 @@ def patch_comment(call: Call) -> Answer:
     return Answer(200, _comment(call, comment))
 
 
+@on("DELETE", REPO + "/issues/comments/{comment_id}")
+def delete_comment(call: Call) -> Answer:
+    call.need("issues", "pull-requests", level="write")
+    del call.repository.comments[_comment_of(call).id]
+    return Answer(204, None)
+
+
 @on("POST", REPO + "/issues/comments/{comment_id}/reactions")
 def post_reaction(call: Call) -> Answer:
     call.need("issues", "pull-requests", level="write")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from perfgate.config import BoxFile
 from perfgate.errors import Exit, PerfgateError
 from perfgate.gate import Outcome
 from perfgate.github import box as module
 from perfgate.github.box import check_isolated, gate_request, gate_request_step, runner_folders
 from perfgate.github.request import Request, request_from_line
+from perfgate.host.sandbox import Kind
 from perfgate.progress import Progress
 from perfgate.records import PullRequest
 from tests.e2e.hub.stage import read_outputs
@@ -82,8 +82,17 @@ def test_what_the_gate_is_asked(tmp_path: Path) -> None:
 
 def test_forks_need_isolation() -> None:
     with pytest.raises(PerfgateError, match="forks are refused"):
-        check_isolated(REQUEST, BoxFile(isolation="none"))
-    check_isolated(REQUEST.model_copy(update={"fork": False}), BoxFile(isolation="none"))
+        check_isolated(Kind.NONE, ())
+    check_isolated(Kind.BUBBLEWRAP, (Path("/usr"),))
+
+
+def test_a_second_user_must_not_reach_the_runners_files(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    (closed / "work").mkdir(parents=True)
+    closed.chmod(0o700)
+    check_isolated(Kind.USER, (closed, closed / "work", tmp_path / "closed"))
+    with pytest.raises(PerfgateError, match="every user can read"):
+        check_isolated(Kind.USER, (closed, Path("/usr")))
 
 
 def test_the_runners_folders() -> None:

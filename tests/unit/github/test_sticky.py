@@ -90,11 +90,19 @@ def test_newest_text_comes_back(state: State, text: str) -> None:
     assert text_of_newest(assemble(state, clean, "earlier")).strip("\n") == clean.strip("\n")
 
 
-@given(states)
-def test_there_is_always_room_and_never_too_much(state: State) -> None:
-    earlier = say.earlier(state.entries[1:], state.accepted, "https://example.org/actions/runs")
+def test_there_is_always_room_and_never_too_much() -> None:
+    """The longest state that can come about."""
+    worst = "-@" * 150
+    runs = tuple(f"run-{number}-{'x' * 50}" for number in range(60))
+    state = State()
+    for number in range(1, 61):
+        word = Verdict.REGRESSION if number < 40 else Verdict.ENVIRONMENT
+        state = state.with_entry(entry(number, word, reason=worst, measured=runs[number - 1], contains=runs))
+    for number in range(20):
+        state = state.with_accepted(Accepted(head=f"{number:040x}", by="x" * 39, reason=worst, at=AT))
+    earlier = say.earlier(state.entries[1:], state.accepted, "https://example.org/owner/name/actions/runs")
     room = room_for_text(state, earlier)
-    assert room > 10_000
+    assert room > 5_000
     assert length(assemble(state, "x" * room, earlier)) <= COMMENT_LIMIT
 
 
@@ -137,7 +145,7 @@ def test_a_regression_stands_until_its_evidence_is_overcome(later: Entry, stands
 
 
 def test_what_was_overcome_stays_so_and_what_came_later_does_not() -> None:
-    overcome = entry(2, Verdict.PASS, contains=("run-1",))
+    overcome = entry(2, Verdict.PASS, contains=("run-1", "run-long-gone"))
     state = State().with_entry(REGRESSION).with_entry(overcome)
     assert standing_regression(state.with_entry(entry(3, Verdict.ENVIRONMENT)), entry(3, Verdict.ENVIRONMENT)) is None
     again = state.with_entry(entry(4, Verdict.REGRESSION))
