@@ -44,7 +44,7 @@ LOOK_SIZE = 4 << 20  # bytes kept before they are looked into
 LAST_CHUNK = b"0\r\n\r\n"
 FLUSH_S = 20.0  # for the server to have nothing pending
 FLUSH_POLL_S = 0.1
-TRIES = 3  # of a request that came in one piece
+TRIES = 5  # of a request that came in one piece
 STEADY = 4  # requests on each side of the comparison
 STEADY_SHARE = 0.95  # still getting faster: the newest requests' step is shorter than this share of those before
 

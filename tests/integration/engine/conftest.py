@@ -19,6 +19,7 @@ from perfgate.records import Side
 from tests.standin import Behaviour, make_repository
 
 PYTHON = Path(sys.executable)
+LEISURELY = {"token_ms": 4.0, "verify_ms": 6.0}  # an answer takes long enough to be seen on a busy box
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 SPECULATIVE = {"speculative-algorithm": "EAGLE3", "speculative-num-steps": 2}
 WORKLOAD = Workload(
@@ -119,7 +120,8 @@ def make(tmp_path: Path) -> Make:
         nonlocal made
         made += 1
         place = tmp_path.resolve() / f"bench-{made}"
-        repository = make_repository(place / "sglang", head=Behaviour(**behaviour))  # type: ignore[arg-type]
+        head = Behaviour(**(LEISURELY | behaviour))  # type: ignore[arg-type]
+        repository = make_repository(place / "sglang", head=head)
         confinement, python = confined(isolation, place)
         bench = Bench(place, repository.path, python, confinement, stall_s, stop_s)
         bench.home.mkdir()
