@@ -255,6 +255,10 @@ def _sentence(text: str) -> str:
     return text if not text or text[-1] in ".!?…" else f"{text}."
 
 
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def canary_sentence(result: Result) -> str:
     """Whether the box itself was steady between the launches."""
     moved = [canary for canary in result.canary if canary.steady is False]
@@ -263,6 +267,9 @@ def canary_sentence(result: Result) -> str:
     shifts = [abs(canary.shift) for canary in result.canary if canary.shift is not None]
     if not shifts:
         return "The box's own speed was not watched (no canary)."
+    unsure = [canary for canary in result.canary if canary.steady is None]
+    if unsure:
+        return f"Whether the box was steady is not known for sure. {_capitalised(_sentence(unsure[0].sentence))}"
     largest = numbers.percent(max(shifts), signed=False)
     return f"The box was steady between the launches (canary: no shift above {largest})."
 
