@@ -86,3 +86,21 @@ def test_two_processes_make_it_once(tmp_path: Path) -> None:
     assert sorted(process.communicate(timeout=600)[0].strip() for process in both) == ["False", "True"]
     entries = [path.name for path in (tmp_path / "environments").iterdir() if not path.name.startswith(".")]
     assert len(entries) == 1
+
+
+@pytest.mark.slow
+def test_one_that_was_killed_half_way_is_made_again(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from perfgate.cpu.environment import prepare\n"
+        "prepare(Path(sys.argv[1]), print)"
+    )
+    killed = subprocess.Popen([sys.executable, "-u", "-c", code, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert killed.stdout is not None
+    assert any("PyTorch" in line for line in killed.stdout)
+    killed.kill()
+    killed.wait()
+    assert [path.name for path in (tmp_path / "environments").iterdir() if not path.name.startswith(".")] == []
+    made = prepare(tmp_path, print)
+    assert not made.cached
+    subprocess.run([made.python, "-I", "-c", "import torch, transformers"], check=True)
+    assert [path.name for path in (tmp_path / "environments").glob("*making*")] == []
