@@ -21,6 +21,7 @@ from jinja2 import Environment, StrictUndefined
 from perfgate.config_file import example
 from perfgate.errors import PerfgateError
 from perfgate.github.survey import Survey, box_file, survey
+from perfgate.places import BOX_PATH
 
 WORKFLOW = Path(".github/workflows/perfgate.yml")
 CONFIG = Path(".github/perfgate.yml")
@@ -101,11 +102,14 @@ LAUNCH_MINUTES = 4.0  # of a model of 200 GB, start to last sample; the first pa
 
 def _calibrate(to: Path, found: Survey) -> Sequence[str]:
     minutes = 2 * CALIBRATION_PAIRS * LAUNCH_MINUTES
+    box = "" if to == BOX_PATH else f" --box {to}"
+    confined = found.bubblewrap or found.second_user
     return (
-        "  1. perfgate doctor",
-        f"  2. perfgate calibrate    (about {minutes:.0f} minutes of the box for each recipe, at {LAUNCH_MINUTES:.0f} "
-        "minutes a launch; it says what this box can detect)",
-        *(() if found.second_user else ("  3. A second user or bubblewrap for pull requests' code: docs/security.md",)),
+        f"  perfgate doctor{box}",
+        *(() if confined else ("  bubblewrap, or a second user for pull requests' code: docs/security.md",)),
+        f"  perfgate calibrate --repo CHECKOUT_OF_SGLANG{box}",
+        f"      about {minutes:.0f} minutes of the box for each recipe, at {LAUNCH_MINUTES:.0f} minutes a launch; "
+        "it says what this box can detect",
     )
 
 
