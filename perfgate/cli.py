@@ -16,6 +16,7 @@ from perfgate import __version__
 from perfgate.cpu.changes import Change
 from perfgate.errors import Exit, PerfgateError
 from perfgate.github.cli import app as on_github
+from perfgate.report.escape import visible
 
 if TYPE_CHECKING:
     from perfgate.config import Resolved
@@ -141,7 +142,7 @@ def judge(run: RunArgument) -> None:
     from perfgate.gate import conclude
 
     result = conclude(run)
-    typer.echo(f"{result.verdict.value}: {result.reason}")
+    typer.echo(f"{result.verdict.value}: {visible(result.reason)}")
     raise typer.Exit(result.exit_code)
 
 
@@ -291,7 +292,8 @@ def main() -> None:
     try:
         app()
     except PerfgateError as error:
-        Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(f"perfgate: {error}")
+        shown = "\n".join(visible(line, keep_spaces=True) for line in str(error).split("\n"))  # holds strangers' text
+        Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(f"perfgate: {shown}")
         sys.exit(error.exit_code)
     except Exception:  # noqa: BLE001 - a fault of perfgate's own must not end with the exit code of a regression
         traceback.print_exc()
