@@ -90,12 +90,12 @@ def read_facts(run: Path) -> list[Fact]:
     """All facts of a run directory, in order. A last line cut off by a crash is ignored."""
     path = run / FACTS_FILE
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1].decode()  # before decoding: the cut may lie within a character
     except FileNotFoundError as error:
         raise PerfgateError("no facts.jsonl here", where=str(run), remedy="give the directory of a run") from error
     except (OSError, UnicodeDecodeError) as error:
         raise PerfgateError(f"cannot be read: {error}", where=str(path)) from error
-    whole, _, _cut = text.rpartition("\n")
     facts = [fact_from_line(line, f"{path}:{number}") for number, line in enumerate(whole.split("\n"), 1) if line]
     return [fact for fact in facts if fact is not None]
 
@@ -129,7 +129,7 @@ class FactsWriter:
     def append(self, fact: F) -> F:
         """Stamps and writes one fact; returns it as written."""
         stamped = dataclasses.replace(fact, t=utc_now(), mono=time.monotonic(), boot=boot_id())
-        line = fact_to_line(stamped).encode()
+        line = fact_to_line(stamped).encode(errors="replace")  # a variable of the box may hold what is no UTF-8
         size = os.fstat(self._file).st_size
         try:
             view = memoryview(line)

@@ -152,3 +152,18 @@ def test_a_forged_result_is_refused(change: dict[str, object]) -> None:
     body = {**json.loads(result_to_json(judge_run(run))), **change}
     with pytest.raises(PerfgateError, match="here"):
         result_from_json(json.dumps(body), "here")
+
+
+def test_a_tail_cut_within_a_character_loses_only_the_last_line(tmp_path: Path) -> None:
+    lines = fact_to_line(a_fault(text="first")) + fact_to_line(a_fault(text="größer"))
+    data = lines.encode()
+    (tmp_path / FACTS_FILE).write_bytes(data[: data.rindex("ö".encode()) + 1])
+    assert read_facts(tmp_path) == [a_fault(text="first")]
+
+
+def test_a_variable_that_is_no_utf8_is_written_all_the_same(tmp_path: Path) -> None:
+    with FactsWriter(tmp_path) as writer:
+        writer.append(a_fault(text=os.fsdecode(b"/opt/\xff")))
+    (fault,) = read_facts(tmp_path)
+    assert isinstance(fault, r.Fault)
+    assert fault.text == "/opt/?"
