@@ -83,7 +83,7 @@ def find_configuration(
     Where a file is given nothing is looked up in the repository.
     """
     if request.config is not None:
-        config, source = config_file.load_file(request.config), str(request.config)
+        config, source = config_file.load_file(request.config), request.config.name  # facts are public, folders are not
     else:
         repository = repository or Repository(request.repo)
         tip = repository.resolve(request.base_branch or request.base or repository.default_branch())
