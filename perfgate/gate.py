@@ -149,8 +149,8 @@ def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
         found = out or find_unfinished(runs, *asked)
         plan = plan_of(found) if found else None
         if found and plan:
-            check_same(found, plan, *asked)
-            return _held(job, found), plan
+            check_same(found, plan, *asked, [recipe.name for recipe in job.resolved.recipes])
+            return _held(job, found), replace(plan, isolation=str(job.confinement))
         job.progress.say("there is nothing to resume: starting anew")
     elif out is not None:
         check_new(out)
@@ -253,14 +253,19 @@ def _build(job: Job, make: Make, run: Path, notebook: Notebook) -> dict[r.Side, 
 
 
 def _settle_plan(job: Job, run: Path, notebook: Notebook, sides: Mapping[r.Side, BuiltSide]) -> r.Plan:
-    """The plan with what only builds and box can tell: evidence on file, noise, samples, how long a launch takes."""
+    """The plan with what only builds and box can tell: evidence on file, noise, samples, how long a launch takes.
+
+    Once something was launched it stays: a run that is resumed is judged as if it had never been interrupted.
+    """
     facts = _facts_of(notebook)
     plan, runs = facts.plan, job.store.folder("runs")
+    if facts.launches:
+        return plan
     keys = {side: built.key for side, built in sides.items()}
     earlier, told = without_disturbed(() if plan.calibration else earlier_runs(runs, plan, keys))
     memory = recall(plan, Ledger(job.store.root / LEDGER_FILE), facts.fingerprint)
     costs = usual_costs(runs, plan.box, plan.recipes)
-    plan = with_known_noise(with_planned_samples(plan, memory, costs, _undecided(job, facts)), memory)
+    plan = with_known_noise(with_planned_samples(plan, memory, costs, _undecided(job)), memory)
     settled = replace(
         plan,
         continues=tuple(one.plan.run_id for one in earlier),
@@ -274,10 +279,9 @@ def _settle_plan(job: Job, run: Path, notebook: Notebook, sides: Mapping[r.Side,
     return settled
 
 
-def _undecided(job: Job, facts: RunFacts) -> tuple[str, ...]:
-    """Recipes whose number of samples is open. Once something was launched it stays, also when the run is resumed."""
-    recipes = () if facts.launches else job.resolved.recipes
-    return tuple(recipe.name for recipe in recipes if recipe.workload.samples == "auto")
+def _undecided(job: Job) -> tuple[str, ...]:
+    """Recipes whose number of samples is open."""
+    return tuple(recipe.name for recipe in job.resolved.recipes if recipe.workload.samples == "auto")
 
 
 def _with_expected_time(recipe: r.RecipePlan, cost: LaunchCost | None) -> r.RecipePlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -79,21 +79,26 @@ def plan_of(run: Path) -> r.Plan | None:
 
 
 def check_new(run: Path) -> None:
-    """Refuses a directory that holds a run already."""
-    if (run / FACTS_FILE).exists():
+    """Refuses a directory that holds a run already; one that was killed before its first fact never began."""
+    if plan_of(run) is not None:
         raise PerfgateError(
             "holds a run already", where=str(run), remedy="--resume goes on with it, or give another --out"
         )
 
 
-def check_same(run: Path, plan: r.Plan, base: str, head: str, config_hash: str) -> None:
-    """Refuses to go on with a run of other commits or another configuration."""
+def check_same(run: Path, plan: r.Plan, base: str, head: str, config_hash: str, recipes: Collection[str]) -> None:
+    """Refuses to go on with a run of other commits, another configuration, or recipes that are left out now."""
     if (plan.base.sha, plan.head.sha) != (base, head):
         commits = f"{plan.base.sha[:12]}..{plan.head.sha[:12]}"
         raise PerfgateError(f"the run here is of {commits}", where=str(run), remedy="give its --base and --head")
     if plan.config_hash != config_hash:
         raise PerfgateError(
             "the configuration has changed since", where=str(run), remedy="measure anew, without --resume"
+        )
+    names = [recipe.name for recipe in plan.recipes]
+    if not set(names) <= set(recipes):
+        raise PerfgateError(
+            f"the run here measures {', '.join(names)}", where=str(run), remedy="give its --recipes, or none"
         )
 
 
@@ -200,6 +205,11 @@ def _readable(run: Path) -> RunFacts | None:
 def _same_question(run: RunFacts, plan: r.Plan, builds: dict[r.Side, str]) -> bool:
     trees = (run.plan.base.tree, run.plan.head.tree) == (plan.base.tree, plan.head.tree)
     keys = {side: build.key for side, build in run.builds.items() if build.ok} == builds
-    workloads = {one.name: (one.workload, dict(one.flags)) for one in run.plan.recipes}
-    same_load = all(workloads.get(one.name) == (one.workload, dict(one.flags)) for one in plan.recipes)
+    served = {one.name: _served(one) for one in run.plan.recipes}
+    same_load = all(served.get(one.name) == _served(one) for one in plan.recipes)
     return trees and keys and same_load and run.plan.box == plan.box and bool(run.pairs)
+
+
+def _served(recipe: r.RecipePlan) -> tuple[str, dict[str, object], dict[str, str]]:
+    """What makes two recipes of one name the same: what is asked of a server, its flags and its variables."""
+    return recipe.workload, dict(recipe.flags), dict(recipe.environment)
