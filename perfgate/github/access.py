@@ -18,6 +18,9 @@ class Person:
     bot: bool = False
 
 
+GHOST = Person("ghost", 0)
+
+
 def level_of(permission: str, role: str | None) -> str:
     """The level in LEVELS. GitHub's `permission` folds maintain into write and triage into read; `role_name` does not.
 

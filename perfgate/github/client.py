@@ -23,7 +23,7 @@ from github.IssueComment import IssueComment
 from requests import RequestException
 
 from perfgate.errors import Exit, PerfgateError
-from perfgate.github.access import Person, level_of
+from perfgate.github.access import GHOST, Person, level_of
 from perfgate.github.events import is_fork
 from perfgate.github.job import Job
 
@@ -371,9 +371,8 @@ def _message(text: object) -> dict[str, Any]:
 
 
 def _person(user: dict[str, Any] | None) -> Person:
-    """A deleted account is `ghost`, with a number that nobody has."""
     if user is None:
-        return Person("ghost", 0)
+        return GHOST
     return Person(user["login"], user["id"], bot=user.get("type") == "Bot")
 
 

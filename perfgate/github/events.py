@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from perfgate.errors import PerfgateError
-from perfgate.github.access import Person
+from perfgate.github.access import GHOST, Person
 
 MAX_PAYLOAD = 25_000_000  # bytes; GitHub's own limit for a webhook
 
@@ -84,6 +84,11 @@ class _User(_Part):
         return Person(self.login, self.id, bot=self.type == "Bot" or self.login.endswith("[bot]"))
 
 
+def _author(user: _User | None) -> Person:
+    """GitHub says null for an account that was deleted: nobody, with a number that nobody has."""
+    return user.person() if user else GHOST
+
+
 class _Repository(_Part):
     full_name: Repository
 
@@ -101,7 +106,7 @@ class _Pull(_Part):
     number: int = Field(gt=0)
     head: _End
     base: _End
-    user: _User
+    user: _User | None = None
 
 
 class _Label(_Part):
@@ -122,14 +127,14 @@ class _PullPayload(_Part):
             head=pull.head.sha,
             fork=is_fork(pull.head.repository, pull.base.repository),
             sender=self.sender.person(),
-            author=pull.user.person(),
+            author=_author(pull.user),
             label=self.label.name if self.label else None,
         )
 
 
 class _Issue(_Part):
     number: int = Field(gt=0)
-    user: _User
+    user: _User | None = None
     pull_request: dict[str, Any] | None = None
 
 
@@ -156,7 +161,7 @@ class _CommentPayload(_Part):
             body=self.comment.body,
             sender=self.sender.person(),
             commenter=self.comment.user.person(),
-            author=self.issue.user.person(),
+            author=_author(self.issue.user),
         )
 
 

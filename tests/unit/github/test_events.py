@@ -49,6 +49,14 @@ def test_a_fork_and_a_fork_that_is_gone(repository: object) -> None:
     assert event.fork
 
 
+def test_the_account_of_an_author_that_is_gone() -> None:
+    payload = pull_payload()
+    payload["pull_request"]["user"] = None
+    event = parse_event("pull_request", payload)
+    assert isinstance(event, PullEvent)
+    assert event.author.id == 0
+
+
 def test_unknown_is_a_fork() -> None:
     assert is_fork(None, "a/b")
     assert is_fork("a/b", None)
