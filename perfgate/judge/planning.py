@@ -41,7 +41,7 @@ def _samples_enough(spread: Spread, budget: float) -> int:
     left = (QUIET * budget) ** 2 / 2 - spread.launch**2
     if left <= 0:
         return MOST
-    return min(max(math.ceil(spread.sample**2 / left), FEWEST), MOST)
+    return min(max(math.ceil(spread.sample**2 / left - 1e-9), FEWEST), MOST)
 
 
 def samples_per_launch(launch_cost: float, sample_cost: float, spread: Spread) -> int:
