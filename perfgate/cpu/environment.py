@@ -111,7 +111,7 @@ def prepare(state_dir: Path, progress: Progress) -> CpuEnvironment:
         )
     key = environment_key()
     entry = state_dir / "environments" / f"cpu-{key}"
-    made = made_once(entry, lambda place, _: _make(place, progress))
+    made = made_once(entry, lambda place, held: _make(place, held, progress))
     return CpuEnvironment(
         key=key,
         path=entry,
@@ -133,9 +133,9 @@ def release_tree(state_dir: Path, release: str, environment: CpuEnvironment, pro
     if release == RELEASE:
         return ReleaseTree(release, environment.wheel_tree, environment.hold)
 
-    def make(place: Path, _: Hold) -> Mapping[str, Any]:
+    def make(place: Path, held: Hold) -> Mapping[str, Any]:
         with _told(progress, f"SGLang {release}"):
-            Installer(environment.python).locked(lock, target=place)
+            Installer(environment.python, held.file).locked(lock, target=place)
         return {"release": release}
 
     name = f"sglang-{release}-{_digest(lock.read_bytes(), environment.versions['python'].encode())}"
@@ -173,12 +173,12 @@ def _python_request() -> tuple[str, str]:
 # ------------------------------------------------------------------------------------------------ making
 
 
-def _make(place: Path, progress: Progress) -> Mapping[str, Any]:
+def _make(place: Path, held: Hold, progress: Progress) -> Mapping[str, Any]:
     require_free(place.parent, NEEDED_GB)
     began = time.monotonic()
     progress("preparing the environment of the cpu profile: once, some 400 MB to fetch")
     place.mkdir()
-    installer = Installer.create(place / "venv", _python_request()[1])
+    installer = Installer.create(place / "venv", _python_request()[1], held.file)
     packages = LOCKS / "environment.lock"
     with _told(progress, f"{len(locked_packages(packages))} packages"):
         installer.locked(packages)

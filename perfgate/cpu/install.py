@@ -40,12 +40,16 @@ class Installer:
     """uv, for one Python environment."""
 
     python: Path
+    lock: int | None = None
+    """An open lock that children inherit: should perfgate be killed, it stays taken until they have ended, too."""
 
     @classmethod
-    def create(cls, venv: Path, request: str) -> Installer:
+    def create(cls, venv: Path, request: str, lock: int | None = None) -> Installer:
         """A new environment. Relocatable, because it is made under another name than it will have."""
-        _uv("venv", "--relocatable", "--python", request, str(venv), what=f"no environment of Python {request}")
-        return cls(venv / "bin" / "python")
+        installer = cls(venv / "bin" / "python", lock)
+        what = f"no environment of Python {request}"
+        installer._uv("venv", "--relocatable", "--python", request, str(venv), what=what)
+        return installer
 
     def locked(self, lock: Path, *, target: Path | None = None) -> None:
         """Exactly the wheels of a lock file, by hash; with `target` unpacked there instead."""
@@ -74,14 +78,14 @@ class Installer:
         # Copied, not linked: uv's cache is not ours alone, and whoever links a file of it changes the file's times,
         # which the store would take for tampering.
         options = ("--python", str(self.python), "--no-build", "--link-mode", "copy")
-        _uv("pip", "install", *options, *arguments, what=what, variables=variables)
+        self._uv("pip", "install", *options, *arguments, what=what, variables=variables)
 
     def site(self) -> Path:
         return Path(self._ask("import sysconfig; print(sysconfig.get_path('purelib'))"))
 
     def versions(self) -> dict[str, str]:
         """Python and every package, as installed."""
-        listed = _uv("pip", "list", "--format", "json", "--python", str(self.python), what="packages unreadable")
+        listed = self._uv("pip", "list", "--format", "json", "--python", str(self.python), what="packages unreadable")
         packages = {entry["name"]: entry["version"] for entry in json.loads(listed)}
         return {"python": self._ask("import platform; print(platform.python_version())")} | packages
 
@@ -99,6 +103,7 @@ class Installer:
                     [str(self.python), "-c", f"import {', '.join(modules)}"],
                     env={**allowed, **variables, **own},
                     cwd=home,
+                    pass_fds=self._inherited,
                     capture_output=True,
                     text=True,
                     timeout=_IMPORT_TIMEOUT_S,
@@ -108,6 +113,25 @@ class Installer:
                 raise InstallError(f"importing the server took over {_IMPORT_TIMEOUT_S} s") from error
         if done.returncode:
             raise InstallError(f"the server cannot be imported: {_last_line(done.stderr)}")
+
+    def _uv(self, *arguments: str, what: str, variables: Mapping[str, str] | None = None) -> str:
+        """Runs uv; what it printed. Its last words become the error."""
+        done = subprocess.run(
+            [uv.find_uv_bin(), "--quiet", *arguments],
+            env={**os.environ, **(variables or {})},
+            pass_fds=self._inherited,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            remedy = "see whether the package index is reachable"
+            raise InstallError(f"{what}: {_last_line(done.stderr)}", remedy=remedy)
+        return done.stdout
+
+    @property
+    def _inherited(self) -> tuple[int, ...]:
+        return () if self.lock is None else (self.lock,)
 
 
 def torch_sources(environment: Mapping[str, str]) -> tuple[Source, ...]:
@@ -125,20 +149,6 @@ def torch_sources(environment: Mapping[str, str]) -> tuple[Source, ...]:
 def locked_packages(lock: Path) -> dict[str, str]:
     """Name → version of every package in a lock file, whatever platform it is for."""
     return dict(_PIN.findall(lock.read_text()))
-
-
-def _uv(*arguments: str, what: str, variables: Mapping[str, str] | None = None) -> str:
-    """Runs uv; what it printed. Its last words become the error."""
-    done = subprocess.run(
-        [uv.find_uv_bin(), "--quiet", *arguments],
-        env={**os.environ, **(variables or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise InstallError(f"{what}: {_last_line(done.stderr)}", remedy="see whether the package index is reachable")
-    return done.stdout
 
 
 def _last_line(text: str) -> str:

@@ -80,9 +80,8 @@ def test_two_processes_make_it_once(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from perfgate.cpu.environment import prepare\n"
         "print(prepare(Path(sys.argv[1]), lambda text: None).cached)"
     )
-    both = [
-        subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
+    command = [sys.executable, "-c", code, tmp_path]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert sorted(process.communicate(timeout=600)[0].strip() for process in both) == ["False", "True"]
     entries = [path.name for path in (tmp_path / "environments").iterdir() if not path.name.startswith(".")]
     assert len(entries) == 1
@@ -94,11 +93,11 @@ def test_one_that_was_killed_half_way_is_made_again(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from perfgate.cpu.environment import prepare\n"
         "prepare(Path(sys.argv[1]), print)"
     )
-    killed = subprocess.Popen([sys.executable, "-u", "-c", code, tmp_path], stdout=subprocess.PIPE, text=True)
-    assert killed.stdout is not None
-    assert any("PyTorch" in line for line in killed.stdout)
-    killed.kill()
-    killed.wait()
+    command = [sys.executable, "-u", "-c", code, tmp_path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        assert any("PyTorch" in line for line in killed.stdout)
+        killed.kill()
     assert [path.name for path in (tmp_path / "environments").iterdir() if not path.name.startswith(".")] == []
     made = prepare(tmp_path, print)
     assert not made.cached
