@@ -44,9 +44,9 @@ WORKLOAD = {
     "samples": 2,
     "warmup_min": 1,
     "warmup_max": 1,
-    "request_timeout_s": 20,
+    "request_timeout_s": 60,
 }
-RULE = {"budget": 0.2, "prior": {"sd": 0.02, "df": 10}}
+RULE = {"budget": 0.2, "prior": {"sd": 0.06, "df": 10}}  # a neighbour may take a core for a while
 CONFIG: Mapping[str, Any] = {
     "version": 1,
     "recipes": {
@@ -56,7 +56,7 @@ CONFIG: Mapping[str, Any] = {
     # Only what the client measures is gated: a busy machine moves times of a millisecond, and another process' work
     # is no fault of the gate's.
     "metrics": {"tok_s": RULE, "decode_ms": {**RULE, "gated": False}, "verify_ms": {**RULE, "gated": False}},
-    "limits": {"launch_stall_s": 30, "stop_s": 15, "minutes": 10},
+    "limits": {"launch_stall_s": 120, "stop_s": 30, "minutes": 30},
     "caches": {"min_free_gb": 1, "autotune": "off"},
     "environment": {"rules": {"neighbour": "off", "canary": "off"}},
     "build": {"python": PYTHON},

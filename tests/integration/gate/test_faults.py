@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -66,10 +69,10 @@ def test_where_neither_side_serves_nobody_is_blamed(done: Done) -> None:
     assert [fault.code for fault in faults(done)] == ["neither_side_serves"]
 
 
-@on(Case(head=acting(hang="load"), config={"limits": {"launch_stall_s": 2}}))
+@on(Case(head=acting(hang="load"), config={"limits": {"launch_stall_s": 4}}))
 def test_a_head_that_hangs_at_start_is_given_up(done: Done) -> None:
     failed = check_side_fails(done, "head", "server_hung")
-    assert "no progress for 2 s" in failed[0].reasons[0]
+    assert "no progress for 4 s" in failed[0].reasons[0]
 
 
 @on(Case(head=acting(fail_after_requests=9, fail="die")))
@@ -164,3 +167,34 @@ def test_the_time_limit_ends_it_as_inconclusive(done: Done) -> None:
     assert (done.code, done.verdict) == (3, "inconclusive")
     assert "the limit of 0.02 minutes" in done.result["reason"]
     assert done.pairs == 1
+
+
+HOG = """
+import fcntl, pathlib, socket, struct, subprocess, sys
+up = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+fcntl.ioctl(up, 0x8914, struct.pack("16sh", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("20008 32000")
+held = [socket.socket() for _ in range(8)]
+for number, one in enumerate(held):
+    one.bind(("127.0.0.1", 20000 + number))
+sys.exit(subprocess.run(sys.argv[1:]).returncode)
+"""
+"""In a network of its own: all ports that are not given to outgoing connections are taken."""
+
+OWN_NETWORK = ("unshare", "--net", *(() if os.geteuid() == 0 else ("--map-root-user",)))
+
+
+def without_ports(world: World) -> Done:
+    return world.gate(*ONE_PAIR, wrapper=(*OWN_NETWORK, sys.executable, "-c", HOG))
+
+
+def may_unshare() -> bool:
+    return subprocess.run([*OWN_NETWORK, "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not may_unshare(), reason="a network of one's own is not allowed here")
+@on(Case(act=without_ports, box={"isolation": "none"}))
+def test_a_box_without_a_free_port_is_nobodys_fault(done: Done) -> None:
+    assert (done.code, done.verdict) == (4, "bench_failed")
+    assert done.result["failed_side"] is None
+    assert "no free port on 127.0.0.1" in done.result["reason"]

@@ -225,7 +225,7 @@ def test_killed_at_twenty_random_times(done: Stopped, seed: int) -> None:
 def a_half_pair(world: World) -> Stopped:
     """Killed between the two launches of the first pair."""
     with world.start(*PLAIN) as process:
-        wait_for(lambda: bool(ends(world)), process)
+        wait_for(lambda: any(end.valid for end in ends(world)), process)
         process.kill()
         first = finished(process, world.root / "run")
     world.check_nothing_left(within_s=GONE_S)
@@ -240,8 +240,8 @@ def ends(world: World) -> list[r.LaunchEnd]:
 @on(Case(act=a_half_pair))
 def test_a_half_pair_is_completed(done: Stopped) -> None:
     begun = [fact for fact in done.resumed.facts if isinstance(fact, r.LaunchBegin) and fact.pair == 1]
-    first = next(fact for fact in done.facts if isinstance(fact, r.LaunchEnd) and fact.pair == 1)
-    assert [fact.id for fact in begun if fact.side is first.side] == [first.id]
+    first = next(fact for fact in done.facts if isinstance(fact, r.LaunchEnd) and fact.pair == 1 and fact.valid)
+    assert [fact.id for fact in begun if fact.side is first.side][-1] == first.id
     check_resumed(done, "pass")
 
 
@@ -319,7 +319,7 @@ def second_gate(world: World) -> Busy:
 
 @on(Case(act=second_gate))
 def test_a_busy_box_is_refused_or_waited_for(done: Busy) -> None:
-    assert (done.first.code, done.waited.code) == (0, 0)
+    assert (done.first.pairs, done.waited.pairs) == (1, 1)
     assert done.refused.code == 4
     line = done.refused.one_line()
     assert f"in use by perfgate gate of {done.first.result['head']['sha'][:12]}" in line
