@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,16 +19,16 @@ from perfgate.config_file import load
 from perfgate.config_resolve import builtin, merge
 from perfgate.errors import PerfgateError
 from perfgate.github import decide, say
-from perfgate.github.client import Client, Pull
-from perfgate.github.commands import Command, Help, Malformed, parse_command
+from perfgate.github.client import Client, GithubError, Pull
+from perfgate.github.commands import Accept, Command, Help, Malformed, parse_command
 from perfgate.github.conclusion import Outcome
 from perfgate.github.desk import Change, Desk, Sticky
 from perfgate.github.events import CommentEvent, DispatchEvent, Event, MergeGroupEvent, PullEvent
 from perfgate.github.fetch import Origin
 from perfgate.github.job import Job
 from perfgate.github.request import Request
-from perfgate.github.settle import Subject, opened_id, settle, tells_a_loss
-from perfgate.github.sticky import Accepted, Entry, now
+from perfgate.github.settle import Subject, opened_id, settle, tells_a_loss, with_checks
+from perfgate.github.sticky import Accepted, Entry, State, now
 from perfgate.github.study import Study, study
 from perfgate.places import CONFIG_PATH
 from perfgate.records import Verdict
@@ -121,14 +122,15 @@ def _on_command(desk: Desk, event: CommentEvent, command: Command) -> None:
         _reply(desk, event, say.broken_config(error.what))
         raise
     level = desk.client.level(event.commenter)
-    newest = case.sticky.state.newest
-    match decide.on_command(command, event, case.pull, case.config.github, level, case.sticky.state):
+    state = _remembered(desk, case) if isinstance(command, Accept) else case.sticky.state
+    newest = state.newest
+    match decide.on_command(command, event, case.pull, case.config.github, level, state):
         case decide.Reply(text=text):
             _reply(desk, event, text)
         case decide.Start(head=head) if newest and newest.open and newest.head == head and not _dead(desk, newest):
             _reply(desk, event, say.already_running(head, f"{desk.job.runs_url}/{newest.run}"))
-        case decide.Start(recipes=recipes) if unknown := sorted(set(recipes) - set(case.config.recipes)):
-            _reply(desk, event, say.unknown_recipes(unknown, tuple(case.config.recipes)))
+        case decide.Start(recipes=recipes) if unknown := sorted(set(recipes) - set(_names(case.config))):
+            _reply(desk, event, say.unknown_recipes(unknown, _names(case.config)))
         case decide.Start() as start:
             _begin(desk, case, start, comment=event.comment)
         case decide.Stop() if newest is None or _dead(desk, newest):
@@ -136,9 +138,9 @@ def _on_command(desk: Desk, event: CommentEvent, command: Command) -> None:
         case decide.Stop():
             desk.job.write_output("cancel", "true")
             desk.job.write_output("pr", str(event.number))
-            desk.client.react(event.comment, "rocket")
+            _done(desk, event.comment)
         case decide.AcceptLoss() as loss:
-            _accept(desk, case, event, loss)
+            _accept(desk, case, event, loss, state)
 
 
 def _reply(desk: Desk, event: CommentEvent, text: str) -> None:
@@ -147,7 +149,19 @@ def _reply(desk: Desk, event: CommentEvent, text: str) -> None:
     desk.client.comment_once(event.number, f"{marker}\n@{event.commenter.login} {text}", marker)
 
 
-def _accept(desk: Desk, case: Case, event: CommentEvent, loss: decide.AcceptLoss) -> None:
+def _done(desk: Desk, comment: int) -> None:
+    """A courtesy: nothing is undone where it fails."""
+    with suppress(GithubError):
+        desk.client.react(comment, "rocket")
+
+
+def _remembered(desk: Desk, case: Case) -> State:
+    """The state of the comment, and what only the checks of the head still know."""
+    head = case.pull.head
+    return with_checks(case.sticky.state, desk.client.checks(head), head)
+
+
+def _accept(desk: Desk, case: Case, event: CommentEvent, loss: decide.AcceptLoss, state: State) -> None:
     """The check of that head becomes neutral, and stays so for every later regression of the same head."""
     accepted = Accepted(head=loss.head, by=event.commenter.login, reason=loss.reason, at=event.at)
     for check in desk.client.checks(loss.head):
@@ -156,12 +170,11 @@ def _accept(desk: Desk, case: Case, event: CommentEvent, loss: decide.AcceptLoss
                 f"{accepted.by} accepts the loss", say.accepted(accepted), conclusion="neutral"
             )
             desk.client.update_check(check.id, details)
-    newest = case.sticky.state.newest
-    if newest is not None:
-        text = f"{say.note(say.accepted(accepted))}\n{case.sticky.newest_text}"
-        change = Change(newest, lambda state: state.with_accepted(accepted), lambda limit: text[:limit])
-        desk.write_sticky(event.number, case.sticky, change)
-    desk.client.react(event.comment, "rocket")
+    text = f"{say.note(say.accepted(accepted))}\n{case.sticky.newest_text}"
+    newest = state.entries[0]
+    change = Change(newest, lambda _: state.with_accepted(accepted), lambda limit: text[:limit])
+    desk.write_sticky(event.number, case.sticky, change)
+    _done(desk, event.comment)
 
 
 # ------------------------------------------------------------------------------------------------ the other two
@@ -254,7 +267,7 @@ def _begin(desk: Desk, case: Case, start: decide.Start, comment: int | None) -> 
     }
     _hand_over(desk.job, _request(desk.job, found, case.config, case.tip).model_copy(update=asked))
     if comment is not None:
-        desk.client.react(comment, "rocket")
+        _done(desk, comment)
 
 
 def _open(desk: Desk, case: Case, start: decide.Start, comment: int | None) -> tuple[Subject, Sticky]:
@@ -308,9 +321,13 @@ def _hand_over(job: Job, request: Request) -> None:
     job.write_output("timeout-minutes", str(request.minutes))
 
 
+def _names(config: Config) -> tuple[str, ...]:
+    return tuple(name for name, recipe in config.recipes.items() if recipe.enabled)
+
+
 def planned(config: Config, recipes: tuple[str, ...]) -> say.Planned:
     """From what configuration alone allows; the box prints its own plan, which knows how long its launches take."""
-    names = recipes or tuple(config.recipes)
+    names = recipes or _names(config)
     minutes = int(config.limits.minutes)
     return say.Planned(
         recipes=names,

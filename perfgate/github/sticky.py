@@ -127,11 +127,16 @@ def standing_regression(state: State, entry: Entry) -> Entry | None:
     Only a pass, or an undecided judgement, of all recipes and of evidence that contains the regression's own takes its
     place. A run that could not measure says nothing about what was measured before.
     """
-    if entry.word is Verdict.REGRESSION or entry.trees is None:
+    if entry.word is Verdict.REGRESSION:
         return None
-    same = [other for other in state.entries if other.trees == entry.trees and other.order <= entry.order]
+    same = [other for other in state.entries if _same_code(other, entry) and other.order <= entry.order]
     regressions = (other for other in same if other.word is Verdict.REGRESSION)
     return next((one for one in regressions if not any(_overcomes(later, one) for later in (entry, *same))), None)
+
+
+def _same_code(other: Entry, entry: Entry) -> bool:
+    """The same two trees; where a run ended before it knew its own, the same head."""
+    return other.trees == entry.trees if entry.trees else other.head == entry.head
 
 
 def _overcomes(later: Entry, regression: Entry) -> bool:

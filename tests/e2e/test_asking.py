@@ -233,6 +233,15 @@ def test_accepting_a_loss(stage: Stage) -> None:
     assert stage.check(other)["conclusion"] == "failure"  # and no other
 
 
+def test_accepting_after_somebody_deleted_the_comment(stage: Stage) -> None:
+    pull = stage.pull()
+    regression(stage, pull)
+    del stage.repository.comments[stage.sticky(pull).id]
+    stage.say(pull, "maintainer", "/perfgate accept it is worth it")
+    assert stage.check(pull.head)["conclusion"] == "neutral"
+    assert "it is worth it" in stage.sticky(pull).body
+
+
 def test_only_what_was_seen_can_be_accepted(stage: Stage) -> None:
     pull = stage.pull()
     stage.person("maintainer", "write")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,13 +18,14 @@ import psutil
 import pytest
 
 from perfgate.engine import tree
-from perfgate.host.sandbox import Kind, choose
+from perfgate.host.sandbox import Kind, available
+from perfgate.source.entry import remove_tree
 from tests.e2e.act import finish
 from tests.e2e.conftest import Perfgate, Theatre, call, opened
 from tests.e2e.hub import payloads
 from tests.e2e.hub.repositories import Upstream
 from tests.e2e.hub.world import PullRequest
-from tests.integration.gate.harness import CONFIG, PYTHON_FOLDER, as_yaml, merged, processes_of
+from tests.integration.gate.harness import CONFIG, PYTHON, PYTHON_FOLDER, as_yaml, merged, processes_of
 from tests.standin import Behaviour, make_repository
 from tests.standin.repository import BEHAVIOUR_FILE, write_behaviour
 
@@ -62,12 +64,17 @@ class Box:
 
 
 @pytest.fixture(scope="module")
-def box(tmp_path_factory: pytest.TempPathFactory) -> Box:
-    made = Box(tmp_path_factory.mktemp("box"))
-    (made.folder / "model").mkdir()
-    (made.folder / "model" / "config.json").write_text("{}\n")
-    (made.folder / "wheels").mkdir()
-    return made
+def box() -> Iterator[Box]:
+    """Where a second user can reach it, unlike pytest's own folders."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="perfgate-box-", ignore_cleanup_errors=True) as folder:
+        made = Box(Path(folder))
+        made.folder.chmod(0o755)
+        (made.folder / "model").mkdir()
+        (made.folder / "model" / "config.json").write_text("{}\n")
+        (made.folder / "wheels").mkdir()
+        yield made
+        if made.state.exists():
+            remove_tree(made.state)
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +106,14 @@ def change(play: Theatre, behaviour: Behaviour, **how: Any) -> PullRequest:
     text = (work / BEHAVIOUR_FILE).read_text()
     (work / BEHAVIOUR_FILE).write_text(before)
     return play.stage.pull({str(BEHAVIOUR_FILE): text}, **how)
+
+
+def use(play: Theatre, box: Box, **changes: Any) -> None:
+    """Has the workflow use another box's file."""
+    workflow = play.stage.upstream.work / ".github/workflows/perfgate.yml"
+    text = workflow.read_text().replace(str(box.file()), str(box.file(**changes)))
+    play.stage.upstream.commit({".github/workflows/perfgate.yml": text}, "Another box")
+    play.stage.upstream.push("main")
 
 
 def until(condition: Callable[[], bool], limit_s: float) -> bool:
@@ -144,9 +159,23 @@ print("ENVIRON", dict(os.environ), flush=True)
 """
 
 
-@pytest.mark.skipif(choose("auto").kind is Kind.NONE, reason="no isolation here")
-def test_a_hostile_fork_reaches_nothing(play: Theatre, box: Box) -> None:
+def works(kind: Kind) -> bool:
+    """Whether this machine can confine in this way, and a second user could run a Python here."""
+    reachable = kind is Kind.BUBBLEWRAP or Path(f"/usr/bin/python{PYTHON}").exists()
+    return reachable and available(kind, run_as=SECOND_USER.get(kind)).status == "ok"
+
+
+SECOND_USER = {Kind.USER: "nobody"}
+
+
+@pytest.mark.parametrize("kind", [Kind.BUBBLEWRAP, Kind.USER])
+def test_a_hostile_fork_reaches_nothing(play: Theatre, box: Box, kind: Kind) -> None:
     """Its head is slow, too, so that the run is a whole one; every attempt is told by the server's own log."""
+    if not works(kind):
+        pytest.skip(f"no isolation by {kind} here")
+    if kind is Kind.USER:
+        use(play, box, isolation="user", run_as="nobody", tools={"python": "/usr/bin"})
+    before = set(box.logs())
     runner = play.act.folder / "home"
     runner.mkdir()
     (runner / ".credentials").write_text(CANARY)
@@ -155,7 +184,7 @@ def test_a_hostile_fork_reaches_nothing(play: Theatre, box: Box) -> None:
     play.stage.person("maintainer", "write")
     ran = play.say(pull, "maintainer", f"/perfgate run {pull.head[:7]}")
 
-    logs = box.logs()
+    logs = {path: text for path, text in box.logs().items() if path not in before}
     told = [line for text in logs.values() for line in text.splitlines() if line.startswith("ATTACK")]
     assert len(told) >= 9, "the attacks were not made"
     assert [line for line in told if "SUCCEEDED" in line] == []
@@ -172,10 +201,7 @@ def test_a_hostile_fork_reaches_nothing(play: Theatre, box: Box) -> None:
 
 
 def test_without_isolation_forks_are_refused(play: Theatre, box: Box) -> None:
-    workflow = play.stage.upstream.work / ".github/workflows/perfgate.yml"
-    text = workflow.read_text().replace(str(box.file()), str(box.file(isolation="none")))
-    play.stage.upstream.commit({".github/workflows/perfgate.yml": text}, "Another box")
-    play.stage.upstream.push("main")
+    use(play, box, isolation="none")
     play.stage.person("maintainer", "write")
     pull = change(play, Behaviour(on_start="print('ATTACK')"), fork=True, author="stranger")
     launched = set(box.logs())

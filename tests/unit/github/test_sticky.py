@@ -134,6 +134,7 @@ REGRESSION = entry(1, Verdict.REGRESSION)
         (entry(2, Verdict.BENCH_FAILED, contains=("run-1",)), True),
         (entry(2, Verdict.SKIPPED), True),
         (entry(2, "cancelled"), True),
+        (entry(2, Verdict.ENVIRONMENT, head_tree=None, base_tree=None), True),  # ended before it knew them
         (entry(2, Verdict.PASS, head_tree=OTHER), False),  # other code
         (entry(2, Verdict.PASS, base_tree=OTHER), False),
         (entry(2, Verdict.REGRESSION), False),  # says so itself
