@@ -1,10 +1,11 @@
 """What the probe costs: microseconds per cycle, and per cent of tok/s inside one launch of real SGLang.
 
     python -m benchmarks.probe_overhead cycle
-    PERFGATE_CPU_STATE=<directory> python -m benchmarks.probe_overhead server --requests 400
+    PERFGATE_CPU_STATE=<directory> python -m benchmarks.probe_overhead server
 
 `server` serves EAGLE-3 on the cpu profile and asks each prompt twice, once with the timers on and once with them off;
-the order alternates (on off, off on, …), so that a drift of the machine meets both alike. The wrappers stay in place
+the order alternates (on off, off on, …), so that a drift of the machine meets both alike. Requests are short for the
+same reason: what else the machine does changes within seconds. The wrappers stay in place
 when the timers are off, so `cycle` prints their cost as well. A pair's difference is log(tok/s on / tok/s off); the
 estimate is the mean of the middle 80 % of pairs with the interval of Tukey and McLaughlin (trimmed mean, winsorised
 variance: Wilcox, Introduction to Robust Estimation, 4.3), for a shared machine now and then stalls a request.
@@ -39,8 +40,8 @@ BATCH = SimpleNamespace(forward_mode=MODE, seq_lens=[1], is_extend_in_batch=Fals
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["cycle", "server"])
-    parser.add_argument("--requests", type=int, default=400)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--requests", type=int, default=2400)
+    parser.add_argument("--tokens", type=int, default=17)
     asked = parser.parse_args()
     if asked.what == "cycle":
         report_cycle()
