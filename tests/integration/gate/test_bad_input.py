@@ -276,6 +276,7 @@ WRONG: Sequence[tuple[str, str, Sequence[str]]] = (
         ("no metric",),
     ),
     ("nothing could fail", "limits: {max_pairs: 1, min_pairs_to_fail: 2}", ("min_pairs_to_fail",)),
+    ("no model", "recipes: {eagle3: {enabled: false}}", ("recipes.baseline", "has no model")),
     ("version", "version: 2", ("version",)),
     ("not YAML", "recipes: [a, }", ("not YAML",)),
     ("key twice", "limits: {max_pairs: 3, max_pairs: 4}", ("max_pairs",)),
@@ -304,19 +305,6 @@ CONFIGURATIONS = [Case(act=checked(text)) for _, text, _ in WRONG]
 def test_a_wrong_configuration(done: tuple[Done, Done], words: Sequence[str]) -> None:
     for one in done:
         check_refused(one, "perfgate.yml:1", *words)
-
-
-def without_a_model(world: World) -> tuple[Done, Done]:
-    """Fine for the file alone, since the box may know the model; not for a gate."""
-    world.config_file.write_text("recipes: {eagle3: {enabled: false}}\n")
-    return world.perfgate("config", "--check", world.config_file), refused()(world)
-
-
-@on(Case(act=without_a_model))
-def test_a_recipe_without_a_model(done: tuple[Done, Done]) -> None:
-    check, gate = done
-    assert check.code == 0
-    check_refused(gate, "recipes.baseline", "no model")
 
 
 def wrong_box(world: World) -> Done:
