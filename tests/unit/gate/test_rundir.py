@@ -1,0 +1,60 @@
+"""Run directories: what may be begun, gone on with, and counted as evidence."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from perfgate import records as r
+from perfgate.errors import PerfgateError
+from perfgate.facts import FACTS_FILE
+from perfgate.measure import LaunchOrder, Measuring
+from perfgate.notebook import Notebook
+from perfgate.rundir import check_new, check_same, earlier_runs, write_run_file
+
+from .builders import TableBench, a_plan
+
+KEYS = dict.fromkeys(r.Side, "k")
+
+
+def even(_order: LaunchOrder) -> float:
+    return 90.0
+
+
+def a_run(runs: Path, plan: r.Plan) -> None:
+    """A finished run in the state directory."""
+    folder = runs / plan.run_id
+    write_run_file(folder, plan)
+    with Notebook(folder) as notebook:
+        notebook.append(plan)
+        for side in r.Side:
+            notebook.append(r.Build(id=f"build/{side}", side=side, key="k", ok=True))
+        Measuring(notebook, TableBench(notebook, even)).until_decided()
+
+
+def test_a_run_killed_before_its_first_fact_never_began(tmp_path: Path) -> None:
+    write_run_file(tmp_path, a_plan())
+    (tmp_path / FACTS_FILE).touch()
+    check_new(tmp_path)
+    with Notebook(tmp_path) as notebook:
+        notebook.append(a_plan())
+    with pytest.raises(PerfgateError, match="holds a run already → --resume"):
+        check_new(tmp_path)
+
+
+def test_a_run_is_not_gone_on_with_without_its_recipes(tmp_path: Path) -> None:
+    plan = a_plan()
+    same = (plan.base.sha, plan.head.sha, plan.config_hash)
+    check_same(tmp_path, plan, *same, ["eagle3", "baseline", "more"])
+    with pytest.raises(PerfgateError, match="measures baseline, eagle3 → give its --recipes, or none"):
+        check_same(tmp_path, plan, *same, ["baseline"])
+
+
+def test_pairs_under_other_variables_answer_another_question(tmp_path: Path) -> None:
+    a_run(tmp_path, a_plan(run_id="before"))
+    again = a_plan(run_id="again")
+    tuned = tuple(dataclasses.replace(one, environment={"NCCL_ALGO": "Ring"}) for one in again.recipes)
+    assert [run.plan.run_id for run in earlier_runs(tmp_path, again, KEYS)] == ["before"]
+    assert earlier_runs(tmp_path, dataclasses.replace(again, recipes=tuned), KEYS) == ()
