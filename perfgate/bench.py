@@ -263,6 +263,7 @@ class SglangBench:
             reading,
             [(sample.sample, sample.begin, sample.end) for sample in samples],
             client_cycle_ms={s.sample: s.cycle_ms for s in samples if s.concurrency == 1 and s.cycle_ms},
+            expected_ranks=ranks_of(self.resolved.recipe(plan.recipe).flags),
         )
         launch = _fact_of(plan)
         for fact in phases.facts(launch, concurrency):

@@ -11,6 +11,7 @@ from datetime import datetime
 from perfgate import records as r
 from perfgate.judge.calibrated import calibration_verdict, false_alarms
 from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics
+from perfgate.judge.probe_notices import probe_notices
 from perfgate.judge.splits import decompositions
 from perfgate.judge.tellings import notices_of
 from perfgate.judge.verdict import Disturbance, Failure, Faults, Gated, GateVerdict, combine
@@ -59,6 +60,7 @@ def judge_run(
         warnings=(
             *conditions.notices,
             *_tolerated(verdict),
+            *probe_notices(run),
             *false_alarms(run, judged),
             *notices_of(run, judged, differ, earlier),
         ),
