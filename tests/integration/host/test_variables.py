@@ -8,23 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.integration.gate.harness import PLAIN, Done, World, acting
+from tests.integration.host.interpreter import copy_interpreter, losing
 from tests.standin import Behaviour
 
 TUNED = {"nccl": {"NCCL_PROTO": "LL", "NCCL_MIN_NCHANNELS": "8"}}
 QUIET = {"environment": {"rules": {"neighbour": "off", "canary": "off"}}}
 MARK = 0.0517  # seconds to load: how head's tree is told from base's
-
-SITECUSTOMIZE = f"""
-import os
-trees = os.environ.get("PYTHONPATH", "").split(":")[1:]
-for tree in trees:
-    try:
-        head = "{MARK}" in open(tree + "/sglang/srt/behaviour.py").read()
-    except OSError:
-        continue
-    if head:
-        os.environ.pop("NCCL_PROTO", None)
-"""
 
 
 def needing(**changes: object) -> Behaviour:
@@ -54,16 +43,20 @@ def test_removed_by_head_s_code_it_stays_a_regression_with_the_sentence_beside_i
     assert "NCCL_PROTO" in done.out
 
 
-@pytest.mark.slow
-def test_lost_by_a_sitecustomize_outside_both_trees_it_is_the_box_s(tuned: Callable[..., World]) -> None:
-    world = tuned(needing(start_s=MARK))
-    world.gate(*PLAIN, "--max-pairs", "1", out="first")  # makes the environment
-    (site,) = world.state.glob("environments/*/venv/lib/python3*/site-packages")
-    site.chmod(0o755)
-    (site / "sitecustomize.py").write_text(SITECUSTOMIZE)
-    done = world.gate(*PLAIN, out="second")
+def test_lost_by_a_sitecustomize_outside_both_trees_it_is_the_box_s(tmp_path: Path) -> None:
+    """It lies in the interpreter that both sides' environment is made from, and minds what it runs."""
+    loses = losing("NCCL_PROTO", str(MARK), "sglang/srt/behaviour.py")
+    python = copy_interpreter(tmp_path / "python", loses)
+    world = World(
+        tmp_path / "world",
+        base=needing(),
+        head=needing(start_s=MARK),
+        config={**TUNED, **QUIET},
+        box={"tools": {"python": str(python.parent)}},
+    )
+    done = world.gate(*PLAIN, environment={"LD_LIBRARY_PATH": str(tmp_path / "python" / "lib")})
     assert (done.code, done.verdict) == (4, "environment"), done.err
     (lost,) = sentences(done, "unexplained")
     assert lost.startswith("head started without NCCL_PROTO=LL (")
-    assert lost.endswith("site-packages/sitecustomize.py, outside both trees)")
+    assert lost.endswith("sitecustomize.py, outside both trees)")
     assert "NCCL_PROTO=LL" in done.result["reason"]
