@@ -86,7 +86,7 @@ class _Run:
     def _start(self) -> Server:
         """A ready server, on another port where somebody took the first."""
         for last in (False,) * (PORT_TRIES - 1) + (True,):
-            spec = self.plan.spec.on_port(free_port())
+            spec = self.plan.spec.on_port(self._free_port())
             self.emit(begin_fact(self.plan, spec))
             try:
                 self.server = Server.start(spec, watchdog=self.watchdog, gpus_free=self.gpus_free)
@@ -98,6 +98,13 @@ class _Run:
             else:
                 return self.server
         raise AssertionError("unreachable")
+
+    def _free_port(self) -> int:
+        try:
+            return free_port()
+        except PortTaken:
+            self.emit(begin_fact(self.plan, self.plan.spec))  # what ends has begun
+            raise
 
     def _load(self, server: Server, client: Client) -> None:
         self.progress("warming up")

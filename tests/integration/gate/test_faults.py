@@ -40,6 +40,12 @@ def check_side_fails(done: Done, side: str, code: str) -> list[LaunchEnd]:
     return failed
 
 
+def check_measured(done: Done) -> None:
+    """Its one pair is there; whether that is enough to pass is up to the noise."""
+    assert done.verdict in ("pass", "inconclusive"), done.result["reason"]
+    assert (done.pairs, faults(done)) == (1, [])
+
+
 CRASHING = Case(head=acting(crash="load"))
 
 
@@ -94,7 +100,7 @@ def test_a_head_that_answers_with_fewer_tokens_is_not_faster(done: Done) -> None
 
 @on(Case(head=acting(orphan=True, ignore_sigterm=True, leaves_memory=True), act=one_gate(*ONE_PAIR)))
 def test_a_head_that_leaves_a_process_on_its_port_is_cleaned_up(done: Done) -> None:
-    assert (done.code, done.verdict) == (0, "pass")
+    check_measured(done)
 
 
 @on(
@@ -106,7 +112,7 @@ def test_a_head_that_leaves_a_process_on_its_port_is_cleaned_up(done: Done) -> N
     )
 )
 def test_the_same_without_isolation(done: Done) -> None:
-    assert (done.code, done.verdict) == (0, "pass")
+    check_measured(done)
 
 
 def impossible_pin(world: World) -> Done:
@@ -144,7 +150,7 @@ if not seen.exists():
 
 @on(Case(head=acting(on_start=SQUATTER), act=one_gate(*ONE_PAIR)))
 def test_a_port_that_is_taken_while_the_server_loads_is_changed(done: Done) -> None:
-    assert (done.code, done.verdict) == (0, "pass")
+    check_measured(done)
     begun = [fact for fact in done.facts if isinstance(fact, LaunchBegin)]
     again = [one.port for one in begun if one.id == "baseline/p00/head/a1"]
     assert len(set(again)) == 2, "the squatter did not get in the way"
