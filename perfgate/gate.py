@@ -37,11 +37,10 @@ from perfgate.host.nvml import Nvml, NvmlAbsentError
 from perfgate.host.sandbox import Confinement, choose
 from perfgate.host.watch import BoxWatch
 from perfgate.judge.evidence import RunFacts
-from perfgate.judge.planning import LaunchCost
 from perfgate.judge.result import judge_run
 from perfgate.ledger import LEDGER_FILE, Ledger
 from perfgate.measure import Measuring
-from perfgate.noise_memory import kind_of, recall, remember, with_known_noise, with_planned_samples
+from perfgate.noise_memory import kind_of, remember
 from perfgate.notebook import Notebook
 from perfgate.planning import (
     Commits,
@@ -61,15 +60,13 @@ from perfgate.rundir import (
     PAGE_FILE,
     check_new,
     check_same,
-    earlier_runs,
     find_unfinished,
     keep_evidence,
     kept_evidence,
     plan_of,
-    usual_costs,
-    without_disturbed,
     write_run_file,
 )
+from perfgate.settle import settled_plan
 from perfgate.sides import FixedEnvironment, Make, build_sides, by_uv
 from perfgate.signals import Cancelled, cancellable
 from perfgate.source.repository import Repository
@@ -253,39 +250,15 @@ def _build(job: Job, make: Make, run: Path, notebook: Notebook) -> dict[r.Side, 
 
 
 def _settle_plan(job: Job, run: Path, notebook: Notebook, sides: Mapping[r.Side, BuiltSide]) -> r.Plan:
-    """The plan with what only builds and box can tell: evidence on file, noise, samples, how long a launch takes.
-
-    Once something was launched it stays: a run that is resumed is judged as if it had never been interrupted.
-    """
-    facts = _facts_of(notebook)
-    plan, runs = facts.plan, job.store.folder("runs")
-    if facts.launches:
-        return plan
-    keys = {side: built.key for side, built in sides.items()}
-    earlier, told = without_disturbed(() if plan.calibration else earlier_runs(runs, plan, keys))
-    memory = recall(plan, Ledger(job.store.root / LEDGER_FILE), facts.fingerprint)
-    costs = usual_costs(runs, plan.box, plan.recipes)
-    plan = with_known_noise(with_planned_samples(plan, memory, costs, _undecided(job)), memory)
-    settled = replace(
-        plan,
-        continues=tuple(one.plan.run_id for one in earlier),
-        recipes=tuple(_with_expected_time(one, costs.get(one.name)) for one in plan.recipes),
-        notes=tuple(dict.fromkeys((*plan.notes, *memory.warnings, *told))),
-    )
+    """The plan with what only builds and box can tell; the evidence that it stands on is kept with it."""
+    facts, runs = _facts_of(notebook), job.store.folder("runs")
+    builds = {side: built.key for side, built in sides.items()}
+    settled = settled_plan(facts, job.resolved, job.store.root, builds)
     if settled != facts.plan:
         keep_evidence(run, runs, settled.continues)
         settled = notebook.append(settled)
         write_run_file(run, settled)
     return settled
-
-
-def _undecided(job: Job) -> tuple[str, ...]:
-    """Recipes whose number of samples is open."""
-    return tuple(recipe.name for recipe in job.resolved.recipes if recipe.workload.samples == "auto")
-
-
-def _with_expected_time(recipe: r.RecipePlan, cost: LaunchCost | None) -> r.RecipePlan:
-    return replace(recipe, expected_launch_s=cost.seconds(recipe.samples) if cost else None)
 
 
 def _needs_gpus(job: Job) -> bool:

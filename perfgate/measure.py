@@ -14,7 +14,7 @@ from typing import Protocol
 
 from perfgate import records as r
 from perfgate.facts import boot_id
-from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics, launch_id
+from perfgate.judge.evidence import JudgedMetric, RunFacts, counted_pairs, judge_metrics, launch_id
 from perfgate.judge.result import gated_of
 from perfgate.judge.verdict import Progress as RecipeProgress
 from perfgate.judge.verdict import Step, next_step
@@ -48,6 +48,16 @@ def orders(seed: int, recipe: str, pairs: int) -> tuple[r.Side, ...]:
     """Which side goes first in each pair: alternating (ABBA), the first drawn from the seed."""
     first = random.Random(f"{seed}/{recipe}").choice(tuple(r.Side))
     return tuple(first if number % 2 == 0 else first.other for number in range(pairs))
+
+
+def continued_orders(plan: r.RecipePlan, run: RunFacts, earlier: Sequence[RunFacts]) -> tuple[r.Side, ...]:
+    """The plan's orders, turned round where the pairs on file would leave one side first more often than the other."""
+    first = [pair.first for _, pair in counted_pairs(run, earlier, plan.name)]
+    before = {side: first.count(side) for side in r.Side}
+    begins = plan.first_orders[0]
+    if before[begins] <= before[begins.other]:
+        return plan.first_orders
+    return tuple(side.other for side in plan.first_orders)
 
 
 class Measuring:

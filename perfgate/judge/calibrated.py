@@ -34,23 +34,20 @@ def calibration_verdict(run: RunFacts, judged: Sequence[JudgedMetric], faults: F
 
 def false_alarms(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
     """Where the judge would have called the same commit slower than itself: what the gate must not do often."""
-    return tuple(_false_alarm(one) for one in judged if run.plan.calibration and _fails(one))
-
-
-def _fails(one: JudgedMetric) -> bool:
-    return one.plan.gated and one.decision is not None and one.decision.state is State.REGRESSION
-
-
-def _false_alarm(one: JudgedMetric) -> r.Notice:
-    assert one.decision is not None
-    name = f"{one.plan.recipe} {one.plan.metric}"
-    return r.Notice(
-        code="false_alarm",
-        text=f"{name}: the judge would have called this commit slower than itself, by"
-        f" {100 * one.decision.slowdown:.2g} %. Chance alone does that less than once in {1 / one.plan.alpha:.0f}"
-        " times; if it happens again, the box moves while it measures: `perfgate doctor`.",
-        data={"recipe": one.plan.recipe, "metric": one.plan.metric, "slowdown": one.decision.slowdown},
+    slower = {
+        f"{one.plan.recipe} {one.plan.metric}": one.decision.slowdown
+        for one in judged
+        if run.plan.calibration and one.plan.gated and one.decision and one.decision.state is State.REGRESSION
+    }
+    if not slower:
+        return ()
+    named = ", ".join(f"{name} by {100 * slowdown:.2g} %" for name, slowdown in slower.items())
+    text = (
+        f"The judge would have called this commit slower than itself: {named}. Chance alone does that less than once in"
+        f" {1 / run.plan.limits.alpha:.0f} calibrations; if it happens again, the box moves while it measures:"
+        " `perfgate doctor`."
     )
+    return (r.Notice(code="false_alarm", text=text, data={"slowdowns": slower}),)
 
 
 def pair_spread(one: JudgedMetric) -> float | None:

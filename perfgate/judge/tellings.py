@@ -20,12 +20,12 @@ def notices_of(
     return (
         *_failures(run),
         *_plan_notes(run.plan),
+        *_earlier_pairs(run, earlier),
+        *_evidence_warnings(run, earlier),
         *_differing_outputs(differ),
         *(notice for recipe in compared for notice in confined_losses(run, recipe)),
         *_absent_metrics(run, judged),
         *_judges_warnings(run, judged),
-        *_earlier_pairs(run, earlier),
-        *_evidence_warnings(run, earlier),
     )
 
 

@@ -1,0 +1,287 @@
+"""A rerun adds to the evidence on file: which pairs count, how many more are measured, and what is told of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfgate import records as r
+from perfgate.config_file import load, resolve
+from perfgate.gate import conclude
+from perfgate.judge.evidence import RunFacts, judge_metrics
+from perfgate.judge.result import gated_of
+from perfgate.measure import LaunchOrder, Measuring
+from perfgate.notebook import Notebook
+from perfgate.report.comment import render_comment
+from perfgate.rundir import keep_evidence, kept_evidence, write_run_file
+from perfgate.settle import settled_plan
+
+from .gate.builders import TableBench, a_notebook, a_plan
+
+RESOLVED = resolve(load(b"recipes: {baseline: {model: m}, eagle3: {draft: d}}", "perfgate.yml"))
+Speed = Callable[[LaunchOrder], float]
+
+
+@pytest.fixture(autouse=True)
+def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+def steady(order: LaunchOrder) -> float:
+    return 90.0
+
+
+def slower_by(loss: float) -> Speed:
+    return lambda order: 90.0 * (1 - loss if order.side is r.Side.HEAD else 1)
+
+
+# In tok/s, 2.7 of 3 %: slower for sure, but neither over the budget nor surely under it. In ms, surely under it.
+undecided = slower_by(0.0266)
+
+
+class Box:
+    """Runs of the same two commits, one after the other, as the gate settles and carries them out."""
+
+    def __init__(self, root: Path) -> None:
+        self.runs = root / "runs"
+        self.benches: list[TableBench] = []
+
+    def run(self, name: str, speed: Speed, fingerprint: str = "box", **changes: Any) -> r.Result:
+        plan = a_plan(run_id=name, **changes)
+        folder = self.runs / name
+        write_run_file(folder, plan)
+        with a_notebook(folder, plan) as notebook:
+            notebook.append(r.Doctor(id="doctor", ok=True, checks=(), fingerprint={"driver": fingerprint}))
+            begun = notebook.run()
+            assert begun is not None
+            settled = settled_plan(begun, RESOLVED, self.runs.parent, {})
+            keep_evidence(folder, self.runs, settled.continues)
+            notebook.append(settled)
+            self.benches.append(TableBench(notebook, speed))
+            Measuring(notebook, self.benches[-1], kept_evidence(folder, settled.continues)).until_decided()
+        return conclude(folder)
+
+    def pairs(self) -> list[str]:
+        """Pairs that the last run measured itself."""
+        return sorted({name.rsplit("/", 2)[0] for name in self.benches[-1].launched})
+
+    def facts(self, name: str) -> RunFacts:
+        with Notebook(self.runs / name) as notebook:
+            run = notebook.run()
+        assert run is not None
+        return run
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    return Box(tmp_path)
+
+
+def pairs_of(result: r.Result) -> set[tuple[str, int]]:
+    return {(one.recipe, one.pairs) for one in result.metrics if one.gated}
+
+
+def joined(result: r.Result) -> r.Notice:
+    (notice,) = [notice for notice in result.warnings if notice.code == "evidence_joined"]
+    return notice
+
+
+ONE_EACH = ["baseline/p01", "eagle3/p01"]
+
+
+def test_the_result_says_how_many_pairs_came_from_which_runs(box: Box) -> None:
+    first = box.run("first", undecided)
+    own = dict(pairs_of(first))
+    box.run("second", steady)
+    second = {name.split("/")[0]: box.pairs().count(name) for name in box.pairs()}
+    third = box.run("third", steady)
+    assert third.continues == ("first", "second")
+    notice = joined(third)
+    assert notice.data["runs"]["first"] == own
+    assert set(notice.data["runs"]["second"]) == set(second)
+    assert notice.data["pairs"] == sum(sum(counts.values()) for counts in notice.data["runs"].values())
+    assert f"{own['baseline']} of baseline and {own['eagle3']} of eagle3 from run first" in notice.text
+    assert notice.text in render_comment(third).replace("\\", "")
+    assert pairs_of(third) == {
+        (recipe, sum(counts[recipe] for counts in notice.data["runs"].values()) + 1) for recipe in own
+    }
+
+
+def test_a_first_run_has_nothing_to_say_of_earlier_ones(box: Box) -> None:
+    result = box.run("first", steady)
+    assert result.continues == ()
+    assert [notice.code for notice in result.warnings if notice.code.startswith("evidence")] == []
+
+
+def test_many_earlier_runs_are_counted_and_the_latest_named(box: Box) -> None:
+    for number in range(5):
+        box.run(f"run-{number}", slower_by(0.3))
+    notice = joined(box.run("last", slower_by(0.3)))
+    assert "run-4" in notice.text
+    assert "run-1" not in notice.text
+    assert notice.text.endswith("; and 2 more runs.")
+    assert len(notice.data["runs"]) == 5
+
+
+def test_undecided_evidence_is_added_to_by_six_pairs_at_most(box: Box) -> None:
+    first = box.run("first", undecided)
+    assert first.verdict is r.Verdict.INCONCLUSIVE
+    assert {count for _, count in pairs_of(first)} == {6}
+    again = box.run("second", undecided)
+    assert {count for _, count in pairs_of(again)} <= set(range(7, 13))
+    assert max(int(name[-2:]) for name in box.pairs()) == 6
+    assert again.verdict is r.Verdict.INCONCLUSIVE
+    assert {count for _, count in pairs_of(again)} == {12}
+    assert again.limits.max_pairs == 6
+
+
+def test_on_file_is_not_yet_the_end_of_the_evidence(box: Box) -> None:
+    """What was inconclusive at its limit is open again as soon as a rerun may add pairs."""
+    box.run("first", undecided)
+    plan = a_plan(run_id="second", continues=("first",))
+    with a_notebook(box.runs / "second", plan) as notebook:
+        notebook.append(r.Doctor(id="doctor", ok=True, checks=(), fingerprint={"driver": "box"}))
+        run = notebook.run()
+    assert run is not None
+    states = {one.metric: one.state for one in gated_of(judge_metrics(run, (box.facts("first"),)))}
+    assert str(states["tok_s"]) == "continue"
+
+
+def test_a_proven_regression_is_still_measured_once_in_each_recipe(box: Box) -> None:
+    assert box.run("first", slower_by(0.3)).verdict is r.Verdict.REGRESSION
+    again = box.run("second", slower_by(0.3))
+    assert box.pairs() == ONE_EACH
+    assert again.verdict is r.Verdict.REGRESSION
+
+
+def test_a_regression_does_not_turn_green_by_one_lucky_pair(box: Box) -> None:
+    box.run("first", slower_by(0.05))
+    limits = dataclasses.replace(a_plan().limits, minutes=4)  # a pair of each recipe
+    assert box.run("second", steady, limits=limits).verdict is not r.Verdict.PASS
+    assert box.pairs() == ONE_EACH
+
+
+def test_orders_go_on_alternating(box: Box) -> None:
+    """One pair each, every time: as many with base first as with head first."""
+    for name in ("first", "second", "third", "fourth"):
+        box.run(name, steady)
+        assert box.pairs() == ONE_EACH
+    firsts = [pair.first for name in ("first", "second", "third", "fourth") for pair in box.facts(name).pairs]
+    assert firsts.count(r.Side.BASE) == firsts.count(r.Side.HEAD) == 4
+    by_recipe = [pair.first for name in ("first", "second") for pair in box.facts(name).pairs_of("eagle3")]
+    assert set(by_recipe) == set(r.Side)
+
+
+def test_a_pass_is_measured_once_in_each_recipe_and_stays_one(box: Box) -> None:
+    assert box.run("first", steady).verdict is r.Verdict.PASS
+    again = box.run("second", steady)
+    assert box.pairs() == ONE_EACH
+    assert again.verdict is r.Verdict.PASS
+
+
+def test_a_pass_that_a_rerun_contradicts_is_open_again(box: Box) -> None:
+    box.run("first", steady)
+    again = box.run("second", slower_by(0.3))
+    assert len(box.pairs()) > 2
+    assert again.verdict is not r.Verdict.PASS
+
+
+def test_todays_prior_is_what_all_pairs_are_judged_by(box: Box) -> None:
+    known = a_plan().metrics
+    wide = tuple(dataclasses.replace(one, prior_sd=0.03) for one in known)
+    box.run("first", undecided, metrics=known)
+    narrow, loose = (box.run(name, undecided, metrics=metrics) for name, metrics in (("a", known), ("b", wide)))
+    (now,) = [one for one in loose.metrics if (one.recipe, one.metric) == ("baseline", "tok_s")]
+    (before,) = [one for one in narrow.metrics if (one.recipe, one.metric) == ("baseline", "tok_s")]
+    assert now.high is not None
+    assert before.high is not None
+    assert now.pairs > before.pairs
+    assert now.high - (now.slowdown or 0) > before.high - (before.slowdown or 0)
+
+
+def test_a_launch_of_more_samples_answers_the_same_question(box: Box) -> None:
+    recipes = tuple(dataclasses.replace(one, samples=9) for one in a_plan().recipes)
+    box.run("first", slower_by(0.3))
+    assert box.run("second", slower_by(0.3), recipes=recipes).continues == ("first",)
+
+
+def test_other_work_is_another_question(box: Box) -> None:
+    recipes = tuple(dataclasses.replace(one, workload="another") for one in a_plan().recipes)
+    box.run("first", slower_by(0.3))
+    assert box.run("second", slower_by(0.3), recipes=recipes).continues == ()
+
+
+def test_another_fingerprint_starts_the_evidence_afresh(box: Box) -> None:
+    first = box.run("first", steady)
+    again = box.run("second", slower_by(0.3), fingerprint="another driver")
+    assert pairs_of(again) == {("baseline", 2), ("eagle3", 1)}
+    codes = [notice.code for notice in again.warnings]
+    assert "evidence_restarted" in codes
+    assert "evidence_joined" not in codes
+    assert first.verdict is r.Verdict.PASS
+    assert again.verdict is r.Verdict.REGRESSION
+
+
+def test_facts_that_are_not_at_hand_are_told(box: Box) -> None:
+    box.run("first", steady)
+    box.run("second", steady)
+    (box.runs / "second" / "evidence" / "first" / "facts.jsonl").unlink()
+    result = conclude(box.runs / "second")
+    (notice,) = [notice for notice in result.warnings if notice.code.startswith("evidence")]
+    assert (notice.code, notice.data) == ("evidence_missing", {"runs": 1})
+    assert pairs_of(result) == {("baseline", 1), ("eagle3", 1)}
+
+
+def test_a_run_on_a_box_that_moved_is_no_evidence(box: Box) -> None:
+    box.run("first", slower_by(0.3))
+    path = box.runs / "first" / "facts.jsonl"
+    disturbed = path.read_text().replace('"side":"head","position":2', '"side":"head","position":2,"x":0')
+    lines = [
+        line.replace('"given":{}', '"given":{"NCCL_PROTO":"LL"}') if '"side":"head"' in line else line
+        for line in disturbed.splitlines(keepends=True)
+    ]
+    path.write_text("".join(lines))
+    assert conclude(box.runs / "first").verdict is r.Verdict.ENVIRONMENT
+    again = box.run("second", steady)
+    assert again.continues == ()
+    assert again.verdict is r.Verdict.PASS
+    assert any("pairs of run first are not counted" in notice.text for notice in again.warnings)
+
+
+def test_a_stand_in_metric_is_judged_by_its_own_noise(tmp_path: Path) -> None:
+    """Where the probe finds nothing, cycle_ms is gated with what the ledger knows of cycle_ms."""
+    plan = a_plan()
+    cycles = tuple(
+        dataclasses.replace(one, metric="cycle_ms", gated=False, fallback=None, prior_sd=0.05, budget=0.2)
+        for one in plan.metrics
+        if one.fallback
+    )
+    unknown = tuple(dataclasses.replace(one, prior_sd=None) if one.fallback else one for one in plan.metrics)
+    with a_notebook(tmp_path, dataclasses.replace(plan, metrics=(*unknown, *cycles))) as notebook:
+        Measuring(notebook, TableBench(notebook, steady, verify=False)).until_decided()
+        run = notebook.run()
+    assert run is not None
+    gated = {one.plan.recipe: one.plan for one in judge_metrics(run) if one.plan.metric == "cycle_ms"}
+    assert {(one.prior_sd, one.budget, one.gated) for one in gated.values()} == {(0.05, 0.05, True)}
+
+
+def test_a_plan_is_settled_once(box: Box) -> None:
+    """What was launched was launched by it: neither evidence nor noise that came since changes a resumed run."""
+    box.run("first", steady)
+    begun = box.facts("first")
+    box.run("second", steady)
+    assert settled_plan(begun, RESOLVED, box.runs.parent, {}) == begun.plan
+    assert begun.plan.continues == ()
+
+
+def test_the_expected_time_is_that_of_the_planned_samples(box: Box) -> None:
+    """Launches of 60 s with two samples of a second each."""
+    box.run("first", steady)
+    again = box.run("second", steady)
+    assert again.continues == ("first",)
+    (seconds,) = {recipe.expected_launch_s for recipe in box.facts("second").plan.recipes}
+    assert seconds == 60
