@@ -215,6 +215,16 @@ def test_other_work_is_another_question(box: Box) -> None:
     assert box.run("second", slower_by(0.3), recipes=recipes).continues == ()
 
 
+def test_a_run_of_one_recipe_is_evidence_for_a_run_of_both(box: Box) -> None:
+    plan = a_plan()
+    alone = {"recipes": plan.recipes[:1], "metrics": plan.metrics[:2]}
+    box.run("first", slower_by(0.3), **alone)
+    again = box.run("second", slower_by(0.3))
+    assert again.continues == ("first",)
+    assert pairs_of(again) == {("baseline", 3), ("eagle3", 1)}
+    assert joined(again).data["runs"] == {"first": {"baseline": 2}}
+
+
 def test_another_fingerprint_starts_the_evidence_afresh(box: Box) -> None:
     first = box.run("first", steady)
     again = box.run("second", slower_by(0.3), fingerprint="another driver")
