@@ -177,12 +177,23 @@ def _carry_out(job: Job, run: Path, notebook: Notebook, wait_s: float) -> None:
         job.progress.say(f"nothing to measure: {job.commits.diff.reason}")
         return
     with _box(job, notebook, wait_s) as watchdog:
-        job, make = _equipped(job)
-        if not _fit(job, notebook):
-            return
-        sides = _build(job, make, run, notebook)
-        if sides is not None:
-            _measure(job, run, notebook, sides, watchdog)
+        try:
+            job, make = _equipped(job)
+            if not _fit(job, notebook):
+                return
+            sides = _build(job, make, run, notebook)
+            if sides is not None:
+                _measure(job, run, notebook, sides, watchdog)
+        except PerfgateError as error:
+            _note(error, notebook)
+
+
+def _note(error: PerfgateError, notebook: Notebook) -> None:
+    """What the box refused in mid-run is the run's result, not its end; where no fact can be written it is its end."""
+    try:
+        notebook.append(r.Fault(id="fault/box", code="box_refused", text=str(error), blame=r.Blame.BOX))
+    except PerfgateError:
+        raise error from None
 
 
 def _fit(job: Job, notebook: Notebook) -> bool:

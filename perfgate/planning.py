@@ -112,12 +112,7 @@ def _narrowed(resolved: Resolved, request: GateRequest) -> Resolved:
     wanted = request.recipes or known
     limits = resolved.limits
     if request.max_pairs is not None:
-        limits = limits.model_copy(
-            update={
-                "max_pairs": request.max_pairs,
-                "min_pairs_to_fail": min(limits.min_pairs_to_fail, request.max_pairs),
-            }
-        )
+        limits = limits.model_copy(update={"max_pairs": request.max_pairs})  # one pair still fails nobody
     recipes = tuple(recipe for recipe in resolved.recipes if recipe.name in wanted)
     return replace(resolved, recipes=recipes, limits=limits)
 

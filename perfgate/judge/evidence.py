@@ -18,7 +18,7 @@ from perfgate.judge.values import Pair as JudgedPair
 
 FROM_PROBE = frozenset({"verify_ms", "draft_ms", "draft_extend_ms", "decode_ms"})
 """Metrics that the probe measures; all others come from the client."""
-PASSING = frozenset({"boot", "uptime_s", "load1", "memory_available", "swap_used", "shm_free"})
+PASSING = frozenset({"host", "boot", "uptime_s", "load1", "memory_available", "swap_used", "shm_free"})
 """What a system is at one moment: a box is the same box without it."""
 
 
@@ -41,10 +41,14 @@ class Launch:
         return self.id.startswith(f"{recipe}/")
 
     def values(self, metric: str, concurrency: int) -> tuple[float, ...]:
-        """The value of each sample, in order; samples without it are left out."""
+        """The value of each sample, in order. What the probe did not measure in every sample is absent."""
         facts: Iterable[r.Sample | r.Phases] = self.phases if metric in FROM_PROBE else self.samples
-        values = (getattr(fact, metric) for fact in facts if fact.concurrency == concurrency)
-        return tuple(value for value in values if value is not None and math.isfinite(value) and value > 0)
+        found = (getattr(fact, metric) for fact in facts if fact.concurrency == concurrency)
+        values = tuple(value for value in found if value is not None and math.isfinite(value) and value > 0)
+        taken = sum(sample.concurrency == concurrency for sample in self.samples)
+        if metric in FROM_PROBE and len(values) < taken:
+            return ()  # code under test that reports some samples only has reported none
+        return values
 
     def value(self, metric: str, concurrency: int) -> float | None:
         values = self.values(metric, concurrency)
