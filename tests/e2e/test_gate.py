@@ -145,10 +145,16 @@ def append(path):
     with open(path, "a") as file:
         file.write('{"v": 1}\\n')
 def every(pattern, action):
-    found = glob.glob(pattern, recursive=True, include_hidden=True)
-    for path in found or [pattern]:
-        action(path)
-state, runner = STATE, RUNNER
+    found = glob.glob(pattern, recursive=True, include_hidden=True) or [pattern]
+    failures = []
+    for path in found:
+        try:
+            action(path)
+        except Exception as error:
+            failures.append(error)
+    if len(failures) == len(found):
+        raise failures[0]
+state, runner, SECRET = STATE, RUNNER, b"canary-of-" + b"the-jobs"
 attack("facts", lambda: every(state + "/runs/*/facts.jsonl", append))
 attack("ledger", lambda: every(state + "/ledger*", append))
 attack("ledger-new", lambda: append(state + "/ledger.sqlite"))
@@ -157,7 +163,7 @@ attack("trees", lambda: every(state + "/**/python/sglang/__init__.py", append))
 attack("own-tree", lambda: append(os.path.dirname(os.path.abspath(sys.modules["sglang"].__file__)) + "/x.py"))
 attack("credentials", lambda: every(runner + "/**/.credentials", lambda path: print(open(path).read())))
 attack("github-env", lambda: every(runner + "/**/envs.txt", append))
-attack("others", lambda: every("/proc/[0-9]*/environ", lambda path: open(path, "rb").read().index(b"CANARY")))
+attack("others", lambda: every("/proc/[0-9]*/environ", lambda path: open(path, "rb").read().index(SECRET)))
 print("ENVIRON", dict(os.environ), flush=True)
 """
 
