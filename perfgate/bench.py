@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ from perfgate.build.store import Store, require_free
 from perfgate.config import FlagValue, Resolved, ResolvedRecipe
 from perfgate.engine import server
 from perfgate.engine.command import EnvironmentParts, child_environment, server_command
+from perfgate.engine.device_timer import cycles_of, device_timer, read_metrics
 from perfgate.engine.faults import LaunchError
 from perfgate.engine.launch import LaunchHooks, LaunchPlan, run_launch
 from perfgate.engine.phases import phases_of
@@ -27,6 +29,7 @@ from perfgate.engine.probe import copy_probe, probe_environment
 from perfgate.engine.probe_proofs import proofs_of
 from perfgate.engine.probe_reading import read_probe
 from perfgate.engine.prompts import prompts_for
+from perfgate.engine.server import Server
 from perfgate.engine.watchdog import Watchdog
 from perfgate.facts import short_hash
 from perfgate.host.canary import Canary
@@ -38,6 +41,7 @@ from perfgate.progress import Progress
 
 NCCL_FOLDER = "nccl"  # below HOME
 NCCL_TELLS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV"}
+PROBE_WRITES_S = 0.5  # after the last sample, for the probe's last lines to be on disk
 LAUNCH_GB = 2.0  # to find free before a launch, for JIT caches
 RUN_GB = 0.2  # and for the run's own files
 CLIENT = 1  # goes up when the client asks or counts differently: evidence of before is not joined then
@@ -239,23 +243,42 @@ class SglangBench:
     def _hooks(self, plan: LaunchPlan, probe_dir: Path) -> LaunchHooks:
         launch = _fact_of(plan)
         watch = self.watch.launch(launch, self.notebook.append)
+        offered = bool(self.resolved.recipe(plan.recipe).flags.get("enable-metrics"))
+        metrics: list[str] = []  # before the first sample, and after the last one at one request at a time
+
+        def before_sample(server: Server, _concurrency: int, number: int) -> None:
+            if offered and number == 0:
+                metrics[:] = [read_metrics(server.url)]
+            watch.before_sample(server.pids)
+
+        def after_sample(server: Server, sample: r.Sample) -> None:
+            watch.after_sample(sample.sample, sample.begin, sample.end, server.pids)
+            if offered and sample.concurrency == 1:
+                metrics[1:] = [read_metrics(server.url)]
+
+        def before_stop(_server: Server) -> None:
+            time.sleep(PROBE_WRITES_S)
+            _refuse(watch.unfit())
 
         def after_stop(samples: Sequence[r.Sample]) -> None:
-            self._read_probe(plan, probe_dir, samples)
+            timer = device_timer(metrics[0], metrics[1], cycles_of(samples)) if len(metrics) == 2 else {}
+            self._read_probe(plan, probe_dir, samples, timer)
             flags = self.resolved.recipe(plan.recipe).flags
             watch.after_stop(plan.spec.log, _regular_files(plan.spec.cwd / NCCL_FOLDER), ranks_of(flags), flags)
 
         return LaunchHooks(
             ready=lambda server: watch.ready(server.pids),
-            before_sample=lambda server, *_: watch.before_sample(server.pids),
-            after_sample=lambda server, s: watch.after_sample(s.sample, s.begin, s.end, server.pids),
-            before_stop=lambda _: _refuse(watch.unfit()),
+            before_sample=before_sample,
+            after_sample=after_sample,
+            before_stop=before_stop,
             after_stop=after_stop,
         )
 
     # ------------------------------------------------------------------------------------------ what it said
 
-    def _read_probe(self, plan: LaunchPlan, probe_dir: Path, samples: Sequence[r.Sample]) -> None:
+    def _read_probe(
+        self, plan: LaunchPlan, probe_dir: Path, samples: Sequence[r.Sample], timer: Mapping[str, float]
+    ) -> None:
         """Phases and proofs, before the launch's end is written."""
         reading = read_probe(probe_dir, launch=plan.id)
         concurrency = {sample.sample: sample.concurrency for sample in samples}
@@ -263,6 +286,7 @@ class SglangBench:
             reading,
             [(sample.sample, sample.begin, sample.end) for sample in samples],
             client_cycle_ms={s.sample: s.cycle_ms for s in samples if s.concurrency == 1 and s.cycle_ms},
+            device_timer_ms=timer,
             expected_ranks=ranks_of(self.resolved.recipe(plan.recipe).flags),
         )
         launch = _fact_of(plan)

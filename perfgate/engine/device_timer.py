@@ -6,6 +6,13 @@ readings and the number of cycles between them are needed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import requests
+
+from perfgate.records import Sample
+
+READ_S = 5.0
 COUNTERS = ("sglang:gpu_execution_seconds_total{", "sglang:forward_execution_seconds_total{")
 MAX_CHARACTERS = 4 * 2**20  # of an answer; strangers' text
 TIMER_PHASES = {
@@ -15,6 +22,27 @@ TIMER_PHASES = {
     "decode": "decode",
     "forward_decode": "cycle",  # until 0.5.10: the whole cycle
 }
+
+
+def read_metrics(url: str) -> str:
+    """What a server's `/metrics` says now; nothing where it does not answer. Never between the requests of a sample."""
+    try:
+        with requests.Session() as session:
+            session.trust_env = False
+            with session.get(f"{url}/metrics", timeout=READ_S, stream=True) as reply:
+                return reply.raw.read(MAX_CHARACTERS, decode_content=True).decode("utf-8", "replace")
+    except (requests.RequestException, OSError):
+        return ""
+
+
+def cycles_of(samples: Iterable[Sample]) -> int:
+    """Cycles that the samples at one request at a time took, as their answers tell."""
+    return sum(
+        request.verify_ct if request.verify_ct is not None else request.tokens - 1
+        for sample in samples
+        if sample.concurrency == 1
+        for request in sample.requests
+    )
 
 
 def device_timer(before: str, after: str, cycles: int) -> dict[str, float]:
