@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -93,6 +95,8 @@ class Canary:
                 with suppress(OSError):
                     pipe.close()
         process.wait()
+        for left in Path(tempfile.gettempdir()).glob(f"perfgate-canary-{process.pid}-*"):  # killed while it measured
+            shutil.rmtree(left, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
