@@ -35,6 +35,7 @@ from perfgate.host.gpu import cuda_arch
 from perfgate.host.lock import BoxLock
 from perfgate.host.nvml import Nvml, NvmlAbsentError
 from perfgate.host.sandbox import Confinement, choose
+from perfgate.host.temporary import sweep_temporary
 from perfgate.host.watch import BoxWatch
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import judge_run
@@ -229,6 +230,7 @@ def _box(job: Job, notebook: Notebook, wait_s: float) -> Iterator[Watchdog]:
         records = root / "running"
         for found in sweep(records) if records.is_dir() else ():
             job.progress.say(f"ended what an earlier run had left: {found.name}, {found.processes} processes")
+        sweep_temporary()
         watchdog = Watchdog.start(lock.fd, records, GPUS_FREE if _needs_gpus(job) else ())
         limit_s = CLEAN_UP_S
         try:

@@ -24,6 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from perfgate.errors import Exit, PerfgateError
+from perfgate.host.temporary import prefix
 from perfgate.records import Check
 
 TRIAL_S = 20.0  # for a command that needs milliseconds
@@ -339,7 +340,7 @@ def _user_namespace_remedy(kind: Kind) -> str:
 
 def _try(confinement: Confinement) -> str:
     """One line: "fine", what the program could do, or what kept it from starting."""
-    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix=prefix("trial"), dir="/tmp") as folder:
         place = Path(folder).resolve()
         place.chmod(0o755)
         theirs, mine, secret = place / "theirs", place / "mine", place / "secret"

@@ -1,0 +1,24 @@
+"""What a killed perfgate left in the temporary folder is removed, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from perfgate.host.temporary import prefix, sweep_temporary
+
+
+def test_only_our_folders_of_processes_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen(["true"]) as process:
+        pass
+    of_the_dead = prefix("origin").replace(str(os.getpid()), str(process.pid))
+    names = [f"{of_the_dead}a1b2c3_d", f"{prefix('origin')}a1b2c3_d", "perfgate-notes", f"mine-{process.pid}-a"]
+    for name in names:
+        (tmp_path / name / "inside").mkdir(parents=True)
+    sweep_temporary()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])
