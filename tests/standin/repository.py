@@ -154,7 +154,7 @@ def commit_all(where: Path, title: str, number: int) -> str:
 def git(where: Path, *arguments: str, **environment: str) -> str:
     done = subprocess.run(
         ["git", "-C", str(where), *arguments],
-        env={**os.environ, **GIT_ENVIRONMENT, **environment},
+        env={"PATH": os.environ["PATH"], **GIT_ENVIRONMENT, **environment},
         check=True,
         capture_output=True,
         text=True,

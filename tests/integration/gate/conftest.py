@@ -19,7 +19,9 @@ import pytest
 
 from perfgate.source.entry import remove_tree
 
-from .harness import Case, World
+pytest.register_assert_rewrite("tests.integration.gate.harness")
+
+from .harness import Case, World  # noqa: E402
 
 LANES = 2
 

@@ -283,13 +283,17 @@ class World:
 
     def check_nothing_left(self, *, within_s: float = 0.0) -> None:
         """No process, port, lock, record or half-written file; the repository as it was; nothing outside."""
-        tree.wait_until(lambda: not self.leftovers(), within_s)
-        assert self.leftovers() == []
+        self.check_all_ended(within_s)
         assert snapshot(self.repository.path) == self.untouched
         expected = {"sglang", "model", "perfgate.yml", "box.yml", "home", "state"}
         strange = [path.name for path in self.root.iterdir() if path.name not in expected and not is_run(path)]
         assert strange == []
         assert sorted(str(path.relative_to(self.home)) for path in self.home.rglob("*")) == ["tmp", "wheels"]
+
+    def check_all_ended(self, within_s: float) -> None:
+        """After a kill: what lies in the temporary folder is left to the next gate."""
+        tree.wait_until(lambda: not self.leftovers(), within_s)
+        assert self.leftovers() == []
 
     def leftovers(self) -> list[str]:
         """In words, what a run has left on the box."""

@@ -182,7 +182,7 @@ def killed_after(seconds: float) -> Callable[[World], Stopped]:
             except subprocess.TimeoutExpired:
                 process.kill()
             first = finished(process, run)
-        world.check_nothing_left(within_s=GONE_S)
+        world.check_all_ended(within_s=GONE_S)
         facts = facts_in(run)
         begun = any(isinstance(fact, r.Plan) for fact in facts)
         return Stopped(first, facts, world.gate(*PLAIN, *(["--resume"] if begun else [])))
@@ -228,7 +228,7 @@ def a_half_pair(world: World) -> Stopped:
         wait_for(lambda: any(end.valid for end in ends(world)), process)
         process.kill()
         first = finished(process, world.root / "run")
-    world.check_nothing_left(within_s=GONE_S)
+    world.check_all_ended(within_s=GONE_S)
     facts = read_facts(world.root / "run")
     return Stopped(first, facts, world.gate(*PLAIN, "--resume"))
 
