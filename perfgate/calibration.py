@@ -15,7 +15,7 @@ from perfgate import records as r
 from perfgate.bench import ranks_of, workload_hash
 from perfgate.config import Resolved
 from perfgate.config_resolve import metric_plans
-from perfgate.errors import Exit
+from perfgate.errors import Exit, PerfgateError
 from perfgate.facts import read_facts
 from perfgate.gate import Outcome, layers, run_gate
 from perfgate.judge.evidence import RunFacts, prior_of
@@ -32,7 +32,6 @@ from perfgate.report.escape import visible
 from perfgate.rundir import launch_cost, newest_run, usual_costs
 from perfgate.source.repository import Repository
 
-PAIRS = 8  # of each recipe: the ledger asks for five, and a launch that had to be repeated costs its pair
 RUNS_OF_POWER = 200  # per slowdown: a table to plan by, not to prove error rates with
 SLOWDOWNS = (0.0, 1 / 3, 2 / 3, 1.0, 4 / 3, 5 / 3, 2.0, 10 / 3)  # in budgets
 COLUMNS = ("true change", "regression", "pass", "inconclusive", "launches", "GPU minutes")
@@ -43,11 +42,18 @@ def calibrate(request: GateRequest, pairs: int, progress: Progress) -> Outcome:
 
     The configuration is that of the base branch, as for every gate: what is learned belongs to it.
     """
-    branch = request.base_branch
-    if branch is None and request.config is None:
-        branch = Repository(request.repo).default_branch()
+    branch = request.base_branch if request.config else _base_branch(request)
     same = replace(request, base=request.head, base_branch=branch, max_pairs=pairs, calibration=True)
     return run_gate(same, progress)
+
+
+def _base_branch(request: GateRequest) -> str:
+    """Whose perfgate.yml holds."""
+    repository = Repository(request.repo)
+    try:
+        return request.base_branch or repository.default_branch()
+    except PerfgateError as error:
+        raise PerfgateError(error.what, where=error.where, remedy="give a perfgate.yml with --config") from error
 
 
 def show_calibration(outcome: Outcome, request: GateRequest) -> RenderableType:

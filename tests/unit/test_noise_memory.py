@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from perfgate import records as r
+from perfgate.bench import workload_hash
+from perfgate.config_file import load, resolve
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.planning import MOST, LaunchCost, Spread, planned_samples, samples_per_launch
 from perfgate.judge.values import Prior, Warning
@@ -253,6 +255,15 @@ def test_noise_holds_whatever_else_a_run_is(tmp_path: Path, ledger: Ledger, same
     taught(ledger, measured(tmp_path / "run", calibration(autotune="fresh")))
     plan = dataclasses.replace(same, autotune="fresh")
     assert all(known.prior is not None for known in recall(plan, ledger, "").known)
+
+
+def test_the_number_of_samples_is_no_part_of_the_workload() -> None:
+    def hashed(workload: str) -> str:
+        text = f"recipes: {{baseline: {{model: m, workload: {{{workload}}}}}, eagle3: {{enabled: false}}}}"
+        return workload_hash(resolve(load(text.encode(), "perfgate.yml")).recipe("baseline"))
+
+    assert hashed("samples: 2") == hashed("samples: 9") == hashed("samples: auto") == hashed("")
+    assert hashed("output_tokens: 32") != hashed("")
 
 
 def test_which_seed_was_planted_does_not_matter(tmp_path: Path, ledger: Ledger) -> None:
