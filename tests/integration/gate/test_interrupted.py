@@ -270,7 +270,13 @@ def test_a_disk_that_fills_up(done: Stopped) -> None:
     check_resumed(done, "pass")
 
 
-def on_a_small_disk(world: World) -> Done:
+@dataclass(frozen=True)
+class SmallDisk:
+    done: Done
+    facts: list[r.Fact]
+
+
+def on_a_small_disk(world: World) -> SmallDisk:
     """64 KiB for the run's files: told before anything is started."""
     run = world.root / "run"
     run.mkdir()
@@ -278,10 +284,9 @@ def on_a_small_disk(world: World) -> Done:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(run)], check=True)
         stack.callback(subprocess.run, ["umount", str(run)], check=True)
         done = world.gate(*PLAIN)
-        began = [fact for fact in done.facts if isinstance(fact, r.LaunchBegin)]
-        assert began == []
+        facts = facts_in(run)
     run.rmdir()
-    return done
+    return SmallDisk(done, facts)
 
 
 def may_mount() -> bool:
@@ -291,11 +296,12 @@ def may_mount() -> bool:
 
 @pytest.mark.skipif(not may_mount(), reason="mounting a small disk needs root")
 @on(Case(act=on_a_small_disk))
-def test_a_disk_too_small_to_begin(done: Done) -> None:
-    assert done.code == 4
-    line = done.one_line()
-    assert "GB needed" in line
-    assert "run" in line
+def test_a_disk_too_small_to_begin(done: SmallDisk) -> None:
+    fault = next(fact for fact in done.facts if isinstance(fact, r.Fault))
+    assert (done.done.code, fault.blame) == (4, r.Blame.BOX)
+    assert "0.0 GB free" in fault.text
+    assert fault.text in done.done.out.replace("\\", "")
+    assert not any(isinstance(fact, r.LaunchBegin) for fact in done.facts)
 
 
 # ------------------------------------------------------------------------------------------ the box is busy
