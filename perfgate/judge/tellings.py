@@ -60,7 +60,10 @@ def _differing_outputs(differ: Mapping[str, int] | None) -> tuple[r.Notice, ...]
 
 
 def confined_losses(run: RunFacts, recipe: r.RecipePlan) -> tuple[r.Notice, ...]:
-    """A kind of prompt that lost at least the budget while the others lost far less, in every pair."""
+    """A kind of prompt that lost at least the budget while the others lost far less, in every pair.
+
+    Fewer pairs than a regression needs have to show twice the budget.
+    """
     losses = kind_losses(run, recipe.name)
     if len(losses) < 2:
         return ()
@@ -70,8 +73,8 @@ def confined_losses(run: RunFacts, recipe: r.RecipePlan) -> tuple[r.Notice, ...]
     notices = []
     for kind, by_pair in losses.items():
         rest = statistics.median(statistics.fmean(values) for name, values in losses.items() if name != kind)
-        alone = all(loss >= budget and rest < CONFINED_SHARE * loss for loss in by_pair)
-        if alone and len(by_pair) >= run.plan.limits.min_pairs_to_fail:
+        enough = budget if len(by_pair) >= run.plan.limits.min_pairs_to_fail else 2 * budget
+        if all(loss >= enough and rest < CONFINED_SHARE * loss for loss in by_pair):
             loss = -math.expm1(-statistics.fmean(by_pair))
             notices.append(
                 r.Notice(
