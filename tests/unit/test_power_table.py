@@ -16,11 +16,15 @@ from perfgate.bench import workload_hash
 from perfgate.calibration import known_of, show_power
 from perfgate.config import BoxFile, Resolved
 from perfgate.config_file import load, resolve
+from perfgate.errors import PerfgateError
 from perfgate.ledger import LEDGER_FILE, Kind, Ledger
 from perfgate.measure import LaunchOrder, Measuring
 from perfgate.noise_memory import remember
 from perfgate.planning import GateRequest, recipe_plans
+from perfgate.progress import Progress
 from perfgate.rundir import write_run_file
+from tests.standin import make_repository
+from tests.standin.repository import git
 
 from .gate.builders import TableBench, a_notebook, a_plan
 
@@ -177,3 +181,17 @@ def test_the_configured_prior_is_named_as_such(box: Box) -> None:
     text = words(box.shown())
     assert text.count("Pairs of the same code differ by 0.4 % (configuration).") == 2
     assert text.count("The noise is not known.") == 2
+
+
+def test_a_calibration_is_configured_by_the_base_branch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every gate: what is learned under the commit's own perfgate.yml would belong to no gate."""
+    asked: list[GateRequest] = []
+    monkeypatch.setattr(calibration, "run_gate", lambda request, _: asked.append(request))
+    made = make_repository(tmp_path / "sglang")
+    calibration.calibrate(GateRequest(repo=made.path, head="change"), 5, Progress())
+    (request,) = asked
+    assert (request.base, request.head, request.base_branch) == ("change", "change", "main")
+    assert (request.max_pairs, request.calibration) == (5, True)
+    git(made.path, "branch", "-m", "main", "trunk")
+    with pytest.raises(PerfgateError, match="no default branch is known here → give a perfgate.yml with --config"):
+        calibration.calibrate(GateRequest(repo=made.path, head="change"), 5, Progress())
