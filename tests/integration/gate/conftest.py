@@ -19,9 +19,7 @@ import pytest
 
 from perfgate.source.entry import remove_tree
 
-pytest.register_assert_rewrite("tests.integration.gate.harness")
-
-from .harness import Case, World  # noqa: E402
+from .harness import Case, World
 
 LANES = 2
 
