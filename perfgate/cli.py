@@ -139,7 +139,7 @@ def _end(outcome: Outcome) -> None:
 @app.command()
 def judge(run: RunArgument) -> None:
     """The verdict of a run again, from its facts alone. Exit codes as of `gate`."""
-    from perfgate.gate import conclude
+    from perfgate.concluding import conclude
 
     result = conclude(run)
     typer.echo(f"{result.verdict.value}: {visible(result.reason)}")

@@ -21,14 +21,14 @@ from perfgate.build.autotune import mode_for
 from perfgate.build.environment import Builder
 from perfgate.build.local import LocalWork
 from perfgate.build.store import Store
+from perfgate.concluding import conclude
 from perfgate.config import Config, Resolved
 from perfgate.config_resolve import metric_plans
 from perfgate.cpu.environment import prepare
 from perfgate.cpu.profile import models, settings
 from perfgate.engine.watchdog import Watchdog, sweep
-from perfgate.environment import assess_environment
 from perfgate.errors import Exit, PerfgateError
-from perfgate.facts import read_facts, write_result, write_whole
+from perfgate.facts import read_facts
 from perfgate.host.canary import CPU_RANKS, Canary, CanarySetup
 from perfgate.host.doctor import Patient, run_doctor, why_refused
 from perfgate.host.gpu import cuda_arch
@@ -38,7 +38,6 @@ from perfgate.host.sandbox import Confinement, choose
 from perfgate.host.temporary import sweep_temporary
 from perfgate.host.watch import BoxWatch
 from perfgate.judge.evidence import RunFacts
-from perfgate.judge.result import judge_run
 from perfgate.ledger import LEDGER_FILE, Ledger
 from perfgate.measure import Measuring
 from perfgate.noise_memory import kind_of, remember
@@ -53,12 +52,8 @@ from perfgate.planning import (
     with_models,
 )
 from perfgate.progress import Progress, minutes_left
-from perfgate.report.comment import render_comment
-from perfgate.report.page import render_page
 from perfgate.report.terminal import render_plan
 from perfgate.rundir import (
-    COMMENT_FILE,
-    PAGE_FILE,
     check_new,
     check_same,
     find_unfinished,
@@ -362,22 +357,3 @@ def _remember(job: Job, run: Path) -> None:
     if facts is not None and facts.pairs:
         kind = kind_of(facts.plan, job.repository, job.base_branch)
         remember(facts, Ledger(job.store.root / LEDGER_FILE), kind, job.progress.say)
-
-
-# ------------------------------------------------------------------------------------------------ the end
-
-
-def conclude(run: Path) -> r.Result:
-    """Verdict, result.json, comment and page of a run directory, from its facts and the evidence kept with them."""
-    facts = RunFacts.of(read_facts(run))
-    if facts is None:
-        raise PerfgateError("the run here never began", where=str(run), remedy="measure again")
-    earlier = kept_evidence(run, facts.plan.continues)
-    skipped = None
-    if facts.plan.diff_class == "nothing" and not facts.launches and not facts.plan.calibration:
-        skipped = "Nothing to measure: the diff touches no code that serves."
-    result = judge_run(facts, assess_environment(facts), earlier, skipped)
-    write_result(run, result)
-    write_whole(run / COMMENT_FILE, render_comment(result))
-    write_whole(run / PAGE_FILE, render_page(result, facts.facts))
-    return result
