@@ -255,12 +255,14 @@ def told(run: Measured) -> Iterator[Line]:
 
 
 def told_of_the_end(run: Measured) -> Iterator[Line]:
+    """Its parts: the server must be gone, the box is heard once more (seconds, where it has GPUs), then all is said."""
     last = max(run.samples, key=lambda sample: sample.end)
     written = (run.run / "comment.md").stat().st_mtime
-    ended = run.of(r.LaunchEnd)[-1]
+    ended, paired = run.of(r.LaunchEnd)[-1], run.of(r.Pair)[-1]
     yield Line("last sample → comment", written - _wall(last, last.end), "s", LIMIT_COMMENT_S)
     yield Line("– of it until the server is gone", ended.mono - last.end, "s")
-    yield Line("– and after that", written - _wall(ended, ended.mono), "s")
+    yield Line("– canary", paired.mono - ended.mono, "s")
+    yield Line("– judge, result, comment", written - _wall(paired, paired.mono), "s")
 
 
 def _wall(fact: r.Fact, mono: float) -> float:
