@@ -51,7 +51,7 @@ def test_for_machines(nvml_library: Path, box: Path) -> None:
     assert done.returncode == 4
     body = json.loads(done.stdout)
     assert body["ok"] is False
-    assert [check["name"] for check in body["checks"] if check["status"] == "fail"][0] == "gpus whole"
+    assert next(check["name"] for check in body["checks"] if check["status"] == "fail") == "gpus whole"
     assert len(body["fingerprint"]["gpus"]) == 8
     for secret in ("GPU-0000", "165012400"):
         assert secret not in done.stdout
