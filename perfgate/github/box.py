@@ -15,15 +15,18 @@ from pathlib import Path
 
 import psutil
 
+from perfgate.config import BoxFile
 from perfgate.config_file import load_box
 from perfgate.errors import Exit, PerfgateError
 from perfgate.gate import Outcome, run_gate
 from perfgate.github.fetch import Origin, fetch_commits
 from perfgate.github.job import Job, job_of
 from perfgate.github.request import Request, request_from_line
+from perfgate.host.public import public
 from perfgate.host.sandbox import Kind, choose
 from perfgate.planning import GateRequest
 from perfgate.progress import Progress
+from perfgate.public_run import write_public
 from perfgate.records import PullRequest
 from perfgate.source.repository import printable
 
@@ -41,16 +44,22 @@ def gate_request_step(environment: MutableMapping[str, str], box: Path, progress
     for name in SECRETS:
         environment.pop(name, None)
     try:
-        outcome = _gate(job, request, box, token, progress)
+        about = load_box(box)
+        outcome = _gate(job, request, box, about, token, progress)
     except PerfgateError as error:
-        job.write_output("reason", printable(str(error), MAX_REASON))
+        job.write_output("reason", public(printable(str(error), MAX_REASON)))
         raise
-    job.write_output("run-directory", str(outcome.run))
+    job.write_output("run-directory", str(write_public(outcome.run, hidden_names(about))))
     return Exit.OK if outcome.result is not None else outcome.exit_code
 
 
-def _gate(job: Job, request: Request, box: Path, token: str, progress: Progress) -> Outcome:
-    about, runner = load_box(box), runner_folders(os.environ)
+def hidden_names(about: BoxFile) -> frozenset[str]:
+    """What else must not be read in an artifact: the user that servers run as."""
+    return frozenset({about.run_as} if about.run_as else ())
+
+
+def _gate(job: Job, request: Request, box: Path, about: BoxFile, token: str, progress: Progress) -> Outcome:
+    runner = runner_folders(os.environ)
     if request.fork:
         check_isolated(choose(about.isolation, run_as=about.run_as).kind, runner)
     repository = fetched(job, request, Path(about.state_dir), token)
@@ -104,7 +113,7 @@ def gate_request(request: Request, repository: Path, box: Path, hidden: tuple[Pa
         head=request.head,
         base_branch=request.config,
         box=box,
-        recipes=request.recipes,
+        measure=request.recipes,
         wait_s=WAIT_FOR_BOX_S,
         hidden=hidden,
         pr=PullRequest(repository=request.repository, number=request.pr) if request.pr else None,

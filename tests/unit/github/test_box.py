@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from perfgate.progress import Progress
 from perfgate.records import PullRequest
 from tests.e2e.hub.stage import read_outputs
 
+STORY = Path(__file__).parents[2] / "fixtures" / "run-story"
 A, B, C, D = "a" * 40, "b" * 40, "c" * 40, "d" * 40
 REQUEST = Request(
     repository="sgl-project/sglang",
@@ -75,7 +77,7 @@ def test_another_request_is_refused(old: str, new: str) -> None:
 def test_what_the_gate_is_asked(tmp_path: Path) -> None:
     asked = gate_request(REQUEST, tmp_path, tmp_path / "box.yml", (tmp_path,))
     assert (asked.base, asked.head, asked.base_branch) == (A, C, A)
-    assert asked.recipes == ("eagle3",)
+    assert (asked.recipes, asked.measure) == ((), ("eagle3",))
     assert asked.pr == PullRequest(repository="sgl-project/sglang", number=7)
     assert asked.hidden == (tmp_path,)
 
@@ -111,6 +113,8 @@ def test_a_verdict_ends_the_step_well_and_an_interruption_does_not(
     """And no token is left in the environment when the gate begins."""
     own = environment(tmp_path)
     seen: dict[str, str] = {}
+    (tmp_path / "box.yml").write_text("name: box-a\nstate_dir: /var/lib/perfgate\n")
+    shutil.copytree(STORY, tmp_path / "run")
 
     def gate(*_: Any) -> Outcome:
         seen.update(own)
@@ -120,7 +124,8 @@ def test_a_verdict_ends_the_step_well_and_an_interruption_does_not(
     monkeypatch.setattr(module, "_gate", gate)
     assert gate_request_step(own, tmp_path / "box.yml", Progress()) == code
     assert not {"GITHUB_TOKEN", "PERFGATE_FETCH_TOKEN"} & set(seen)
-    assert read_outputs((tmp_path / "output").read_text()) == {"run-directory": str(tmp_path / "run")}
+    assert read_outputs((tmp_path / "output").read_text()) == {"run-directory": str(tmp_path / "run/public")}
+    assert (tmp_path / "run" / "public" / "facts.jsonl").exists()
 
 
 def test_why_nothing_was_measured_is_handed_on(tmp_path: Path) -> None:
