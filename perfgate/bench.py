@@ -15,8 +15,7 @@ from typing import Literal
 
 from perfgate import records as r
 from perfgate.build import BuiltSide
-from perfgate.build.autotune import Seed, capture_seed, find_seed, plant_seed, remove_results
-from perfgate.build.homes import Home, home_for, mark_warm
+from perfgate.build.homes import Home
 from perfgate.build.store import Store, require_free
 from perfgate.config import FlagValue, Resolved, ResolvedRecipe
 from perfgate.engine import server
@@ -38,6 +37,7 @@ from perfgate.host.watch import BoxWatch
 from perfgate.measure import LaunchOrder, next_attempt
 from perfgate.notebook import Notebook
 from perfgate.progress import Progress
+from perfgate.warmth import Warmth
 
 NCCL_FOLDER = "nccl"  # below HOME
 NCCL_TELLS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV"}
@@ -72,7 +72,7 @@ class SglangBench:
     watch: BoxWatch
     canary: Canary
     progress: Progress
-    autotune: str  # "fresh" | "seed" | "off"
+    warmth: Warmth
 
     def launch(self, order: LaunchOrder) -> r.LaunchEnd:
         """One whole launch, its caches warmed before where they are cold."""
@@ -80,61 +80,59 @@ class SglangBench:
         require_free(self.run, RUN_GB)
         if self.resolved.profile != "cpu":
             for side in r.Side:  # before a pair, never in between its launches
-                if self._home(side).cold and not self._failed_to_warm_up(side):
+                if self.warmth.lacks(side, order.recipe) and not self._threw_away(side, order.recipe):
                     self._warm_up_caches(side, order.recipe)
         return self._launch(order, self._recipe(order.recipe))
 
     def _recipe(self, name: str) -> ResolvedRecipe:
         """With as many samples as the plan says."""
-        run = self.notebook.run()
-        assert run is not None, "the plan is written before anything is launched"
         recipe = self.resolved.recipe(name)
-        workload = recipe.workload.model_copy(update={"samples": run.recipe(name).samples})
+        workload = recipe.workload.model_copy(update={"samples": self.notebook.run().recipe(name).samples})
         return dataclasses.replace(recipe, workload=workload)
 
-    def _failed_to_warm_up(self, side: r.Side) -> bool:
-        """A side that does not serve costs one throw-away launch, not one before each try."""
+    def _threw_away(self, side: r.Side, recipe: str) -> bool:
+        """One throw-away launch a run is enough, also for a side that does not serve."""
         return any(
-            isinstance(fact, r.LaunchEnd) and fact.pair == 0 and fact.side is side for fact in self.notebook.facts
+            isinstance(fact, r.LaunchEnd) and (fact.pair, fact.side, fact.recipe) == (0, side, recipe)
+            for fact in self.notebook.facts
         )
 
     def _warm_up_caches(self, side: r.Side, name: str) -> None:
         """A throw-away launch: its samples belong to no pair."""
         recipe = self.resolved.recipe(name)
         once = recipe.workload.model_copy(update={"samples": 1, "prompts_per_kind": 1, "concurrency": [1]})
-        run = self.notebook.run()
-        assert run is not None, "the plan is written before anything is launched"
-        order = LaunchOrder(recipe=name, pair=0, side=side, position=0, attempt=next_attempt(run, name, 0, side))
-        self.progress.say(f"{side.value}'s code was never compiled here: a throw-away launch warms its caches")
+        attempt = next_attempt(self.notebook.run(), name, 0, side)
+        order = LaunchOrder(recipe=name, pair=0, side=side, position=0, attempt=attempt)
+        self.progress.say(f"{side.value} never served {name} here: a throw-away launch warms its caches")
         self._launch(order, dataclasses.replace(recipe, workload=once))
 
     def _launch(self, order: LaunchOrder, recipe: ResolvedRecipe) -> r.LaunchEnd:
-        home = self._home(order.side)
-        self._prepare_autotune(home)
+        home = self.warmth.home(order.side)
+        autotune = self.warmth.prepare(order.side, order.recipe)
         probe_dir = self.run / "probe" / order.id.replace("/", "-")
-        probe_dir.mkdir(parents=True, exist_ok=True)
-        _empty(home.path / NCCL_FOLDER)
-        hand_over((home.path, probe_dir), self.confinement)
-        plan = self._plan(order, recipe, home, probe_dir)
-        run = self.notebook.run()
-        assert run is not None, "the plan is written before anything is launched"
-        self.progress.launch_begins(order, run)
+        self._forget(home, probe_dir)
+        plan = dataclasses.replace(self._plan(order, recipe, home, probe_dir), autotune=autotune)
+        self.progress.launch_begins(order, self.notebook.run())
         self._sing(order, "before")
         end = run_launch(
             plan,
             self.notebook.append,
-            hooks=self._hooks(plan, probe_dir),
+            hooks=self._hooks(plan, home, probe_dir),
             progress=self.progress.step,
             watchdog=self.watchdog,
             gpus_free=self.watch.gpus_free,
         )
         self._sing(order, "after")
-        run = self.notebook.run()
-        assert run is not None
-        self.progress.launch_ends(end, run)
+        self.progress.launch_ends(end, self.notebook.run())
         if end.valid:
-            mark_warm(home)
+            self.warmth.served(order.side, order.recipe, throw_away=order.pair == 0)
         return end
+
+    def _forget(self, home: Home, probe_dir: Path) -> None:
+        """Empty folders for what probe and NCCL will write."""
+        for folder in (probe_dir, home.path / NCCL_FOLDER):
+            _empty(folder)
+        hand_over((home.path, probe_dir), self.confinement)
 
     # ------------------------------------------------------------------------------------------ what it is given
 
@@ -210,27 +208,6 @@ class SglangBench:
         """One copy for both sides, where a second user can read it."""
         return copy_probe(self.run / "probe")
 
-    def _home(self, side: r.Side) -> Home:
-        return home_for(self.store, self.sides[side])
-
-    # ------------------------------------------------------------------------------------------ autotune
-
-    def _prepare_autotune(self, home: Home) -> None:
-        """Each launch draws anew, or starts from the same seed, drawn by base's first launch."""
-        if self.autotune == "fresh":
-            remove_results(home)
-        elif self.autotune == "seed" and (seed := self._seed(home)) is not None:
-            plant_seed(seed, home)
-
-    def _seed(self, home: Home) -> Seed | None:
-        base = self.sides[r.Side.BASE]
-        name = short_hash(f"{base.key} {self.resolved.hash}", 24)
-        found = find_seed(self.store, name)
-        base_home = self._home(r.Side.BASE)
-        if found is None and not base_home.cold:
-            found = capture_seed(self.store, name, base_home)
-        return found
-
     # ------------------------------------------------------------------------------------------ the box meanwhile
 
     def _sing(self, order: LaunchOrder, when: Literal["before", "after"]) -> None:
@@ -240,7 +217,7 @@ class SglangBench:
                 r.Canary(id=f"{order.id}/canary/{when}", launch=order.id, when=when, readings=reading.readings)
             )
 
-    def _hooks(self, plan: LaunchPlan, probe_dir: Path) -> LaunchHooks:
+    def _hooks(self, plan: LaunchPlan, home: Home, probe_dir: Path) -> LaunchHooks:
         launch = _fact_of(plan)
         watch = self.watch.launch(launch, self.notebook.append)
         offered = bool(self.resolved.recipe(plan.recipe).flags.get("enable-metrics"))
@@ -267,6 +244,7 @@ class SglangBench:
             watch.after_stop(plan.spec.log, _regular_files(plan.spec.cwd / NCCL_FOLDER), ranks_of(flags), flags)
 
         return LaunchHooks(
+            over_again=lambda: self._forget(home, probe_dir),
             ready=lambda server: watch.ready(server.pids),
             before_sample=before_sample,
             after_sample=after_sample,
@@ -302,7 +280,7 @@ def _empty(folder: Path) -> None:
         folder.unlink()
     elif folder.is_dir():
         shutil.rmtree(folder)
-    folder.mkdir()
+    folder.mkdir(parents=True)
 
 
 def _regular_files(folder: Path) -> list[Path]:

@@ -34,7 +34,7 @@ from perfgate.host.doctor import Patient, run_doctor, why_refused
 from perfgate.host.gpu import cuda_arch
 from perfgate.host.lock import BoxLock
 from perfgate.host.nvml import Nvml, NvmlAbsentError
-from perfgate.host.sandbox import Confinement, choose
+from perfgate.host.sandbox import Confinement, check_readable, choose
 from perfgate.host.temporary import sweep_temporary
 from perfgate.host.watch import BoxWatch
 from perfgate.judge.evidence import RunFacts
@@ -66,6 +66,7 @@ from perfgate.settle import settled_plan
 from perfgate.sides import FixedEnvironment, Make, build_sides, by_uv
 from perfgate.signals import Cancelled, cancellable
 from perfgate.source.repository import Repository
+from perfgate.warmth import Warmth
 
 CPU_NOTE = (
     "Measured on the cpu profile: its environment is fixed, the pins of the tree are read but not installed, and a"
@@ -118,8 +119,8 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
             with Notebook(run) as notebook:
                 notebook.append(plan)
                 _carry_out(job, run, notebook, wait_s=request.wait_s)
+            _remember(job, run)  # before there is a result: a run that was killed in between is resumed, and told again
             result = conclude(run)
-            _remember(job, run)
             store.evict()
         except Cancelled as cancelled:
             command = "calibrate" if plan.calibration else "gate"
@@ -139,7 +140,7 @@ def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
     runs = job.store.folder("runs")
     if request.resume:
         asked = (job.commits.base.sha, job.commits.head.sha, job.resolved.hash)
-        found = out or find_unfinished(runs, *asked)
+        found = out or find_unfinished(runs, *asked, calibration=request.calibration)
         plan = plan_of(found) if found else None
         if found and plan:
             check_same(found, plan, *asked, [recipe.name for recipe in job.resolved.recipes])
@@ -169,7 +170,7 @@ def _held(job: Job, run: Path) -> Path:
 
 def _carry_out(job: Job, run: Path, notebook: Notebook, wait_s: float) -> None:
     """From the plan to the last fact. What stops it is a fact as well."""
-    if job.commits.diff.nothing and not _facts_of(notebook).plan.calibration:
+    if job.commits.diff.nothing and not notebook.run().plan.calibration:
         job.progress.say(f"nothing to measure: {job.commits.diff.reason}")
         return
     with _box(job, notebook, wait_s) as watchdog:
@@ -177,11 +178,20 @@ def _carry_out(job: Job, run: Path, notebook: Notebook, wait_s: float) -> None:
             job, make = _equipped(job)
             if not _fit(job, notebook):
                 return
+            check_readable(_models(job.resolved), job.confinement)
             sides = _build(job, make, run, notebook)
             if sides is not None:
                 _measure(job, run, notebook, sides, watchdog)
         except PerfgateError as error:
             _note(error, notebook)
+
+
+def _models(resolved: Resolved) -> set[Path]:
+    """Folders of models that servers read as the confined user; models on the hub lie in HF_HOME."""
+    paths = {path for recipe in resolved.recipes for path in (recipe.model_path, recipe.draft_path) if path}
+    local = {Path(path) for path in paths if path.startswith("/")}
+    hub = {Path(resolved.box.hf_home)} if resolved.box.hf_home and len(local) < len(paths) else set()
+    return {path for path in local | hub if path.exists()}
 
 
 def _note(error: PerfgateError, notebook: Notebook) -> None:
@@ -259,7 +269,7 @@ def _build(job: Job, make: Make, run: Path, notebook: Notebook) -> dict[r.Side, 
 
 def _settle_plan(job: Job, run: Path, notebook: Notebook, sides: Mapping[r.Side, BuiltSide]) -> r.Plan:
     """The plan with what only builds and box can tell; the evidence that it stands on is kept with it."""
-    facts, runs = _facts_of(notebook), job.store.folder("runs")
+    facts, runs = notebook.run(), job.store.folder("runs")
     builds = {side: built.key for side, built in sides.items()}
     settled = settled_plan(facts, job.resolved, job.store.root, builds)
     if settled != facts.plan:
@@ -303,7 +313,7 @@ def _gpu_arch() -> str | None:
 
 def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltSide], watchdog: Watchdog) -> None:
     plan = _settle_plan(job, run, notebook, sides)
-    job.progress.show(render_plan(plan, minutes_left(_facts_of(notebook))))
+    job.progress.show(render_plan(plan, minutes_left(notebook.run())))
     with _watch(job) as watch, Canary(_canary(job, sides), watch.read_gpus()) as canary:
         bench = SglangBench(
             notebook=notebook,
@@ -317,12 +327,16 @@ def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltS
             watch=watch,
             canary=canary,
             progress=job.progress,
-            autotune=plan.autotune,
+            warmth=Warmth(store=job.store, sides=sides, autotune=plan.autotune, question=_question(job, watch)),
         )
         earlier = kept_evidence(run, plan.continues)
         measuring = Measuring(notebook, bench, earlier)
         step = measuring.all_pairs() if plan.calibration else measuring.until_decided()
     job.progress.say(f"done: {step.reason}")
+
+
+def _question(job: Job, watch: BoxWatch) -> str:
+    return f"{job.resolved.hash} {watch.gpu_names()}"
 
 
 def _watch(job: Job) -> BoxWatch:
@@ -343,12 +357,6 @@ def _canary(job: Job, sides: Mapping[r.Side, BuiltSide]) -> CanarySetup:
 
 def _ranks(job: Job) -> int:
     return max((ranks_of(recipe.flags) for recipe in job.resolved.recipes), default=1)
-
-
-def _facts_of(notebook: Notebook) -> RunFacts:
-    facts = notebook.run()
-    assert facts is not None, "the plan is the first fact"
-    return facts
 
 
 def _remember(job: Job, run: Path) -> None:

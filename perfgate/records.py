@@ -236,13 +236,17 @@ class Plan(Fact):
     config_hash: str
     pr: PullRequest | None = None
     continues: tuple[str, ...] = ()  # run ids whose evidence this run adds to
-    autotune: str = ""  # "fresh" | "seed <hash>"
+    autotune: str = ""  # "fresh" | "seed" | "off"; which seed a launch started from stands in its launch_begin
     isolation: str = ""  # how PR code is confined
     environment: Mapping[str, Any] = field(default_factory=dict)  # rules for what is the box's doing; empty: defaults
     notes: tuple[
         str, ...
     ] = ()  # what the result has to say about the conditions, e.g. the cpu profile's fixed environment
     calibration: bool = False  # one commit against itself, every pair measured: to learn the box's noise
+    measured: tuple[str, ...] = ()  # recipes that get pairs, where not all do; the others stand on earlier runs' pairs
+
+    def measures(self, recipe: str) -> bool:
+        return not self.measured or recipe in self.measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,6 +276,7 @@ class LaunchBegin(LaunchFact):
     given: Mapping[str, str]  # the server's whole environment as perfgate gave it
     port: int
     log: str
+    autotune: str = ""  # what it started from: "fresh", "seed <hash>", "none" (nothing was tuned), "off"
 
 
 @dataclass(frozen=True, kw_only=True)

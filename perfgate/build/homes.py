@@ -29,11 +29,11 @@ _HASH_LIMIT = 20 * 2**30
 @dataclass(frozen=True)
 class Home:
     path: Path
-    launches: int  # that have warmed it so far; 0: cold
+    launches: Mapping[str, int]  # recipe → launches that have warmed it for that recipe so far
 
-    @property
-    def cold(self) -> bool:
-        return self.launches == 0
+    def cold_for(self, recipe: str) -> bool:
+        """Another recipe's launches compile other kernels, so they do not count."""
+        return recipe not in self.launches
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -68,19 +68,20 @@ def home_for(store: Store, built: BuiltSide) -> Home:
     return Home(path, _launches(path))
 
 
-def mark_warm(home: Home) -> Home:
-    """After a launch that served: its compiled code is there from now on."""
-    launches = _launches(home.path) + 1
+def mark_warm(home: Home, recipe: str) -> Home:
+    """After a launch that served: the code that the recipe needs is compiled from now on."""
+    launches = _launches(home.path)
+    launches[recipe] = launches.get(recipe, 0) + 1
     write_whole(companion(home.path, "launches"), json.dumps(launches))
     return Home(home.path, launches)
 
 
-def _launches(path: Path) -> int:
+def _launches(path: Path) -> dict[str, int]:
     try:
-        count = json.loads(companion(path, "launches").read_text())
+        counts = json.loads(companion(path, "launches").read_text())
     except (OSError, ValueError):
-        return 0
-    return count if isinstance(count, int) else 0
+        return {}
+    return counts if isinstance(counts, dict) else {}
 
 
 @dataclass(frozen=True)

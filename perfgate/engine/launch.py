@@ -36,6 +36,7 @@ class LaunchPlan:
     workload: Workload
     speculative: bool
     log: str  # as the facts name it: relative to the run
+    autotune: str = ""  # what it starts from: "fresh", "seed <hash>", "none", "off"
 
 
 def _nothing(*_: object) -> None:
@@ -49,6 +50,7 @@ class LaunchHooks:
     A hook may raise LaunchError: the launch is not valid then.
     """
 
+    over_again: Callable[[], None] = _nothing  # another port is tried: what the first try wrote is to be forgotten
     ready: Callable[[Server], None] = _nothing  # first answer is there, nothing measured yet
     before_sample: Callable[[Server, int, int], None] = _nothing  # concurrency, number of the sample in the launch
     after_sample: Callable[[Server, Sample], None] = _nothing
@@ -95,6 +97,7 @@ class _Run:
                 if last:
                     raise
                 self.stop()
+                self.hooks.over_again()
             else:
                 return self.server
         raise AssertionError("unreachable")
@@ -204,6 +207,7 @@ def begin_fact(plan: LaunchPlan, spec: LaunchSpec) -> LaunchBegin:
         given=dict(spec.environment),
         port=spec.port,
         log=plan.log,
+        autotune=plan.autotune,
     )
 
 

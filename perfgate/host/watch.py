@@ -85,6 +85,11 @@ class BoxWatch:
         nvml = self.nvml
         return None if nvml is None else lambda at: read_gpus(nvml, at)
 
+    def gpu_names(self) -> tuple[str | None, ...]:
+        """Models of the GPUs; none without NVML."""
+        nvml = self.nvml
+        return () if nvml is None else tuple(nvml.text("nvmlDeviceGetName", handle) for handle in nvml.handles)
+
     def launch(self, launch: LaunchFact, emit: Emit) -> LaunchWatch:
         return LaunchWatch(self, launch, emit)
 

@@ -50,14 +50,15 @@ def test_every_cache_goes_into_the_home(store: Store, tmp_path: Path) -> None:
     assert {"HOME", "SGLANG_CACHE_DIR", "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE"} <= set(home.variables)
 
 
-def test_a_home_is_cold_until_a_launch_has_served(store: Store, tmp_path: Path) -> None:
+def test_a_home_is_cold_for_a_recipe_until_it_has_served_it(store: Store, tmp_path: Path) -> None:
     home = _home(store, tmp_path)
-    assert home.cold
-    mark_warm(home)
-    assert mark_warm(home).launches == 2
-    assert not _home(store, tmp_path).cold
+    assert home.cold_for("eagle3")
+    mark_warm(home, "eagle3")
+    assert mark_warm(home, "eagle3").launches == {"eagle3": 2}
+    assert not _home(store, tmp_path).cold_for("eagle3")
+    assert _home(store, tmp_path).cold_for("baseline")
     remove_tree(home.path)
-    assert _home(store, tmp_path).cold
+    assert _home(store, tmp_path).cold_for("eagle3")
 
 
 def test_content_is_names_and_bytes(tmp_path: Path) -> None:

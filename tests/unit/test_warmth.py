@@ -1,0 +1,98 @@
+"""What lies in the private HOMEs before a launch."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from perfgate.build import BuiltSide
+from perfgate.build.autotune import results_hash
+from perfgate.build.store import Store
+from perfgate.config import Caches
+from perfgate.records import Side
+from perfgate.warmth import NOTHING_TUNED, Warmth
+
+RESULTS = ".cache/sglang/flashinfer/autotune/0.7.2/sm120/key"
+
+
+@pytest.fixture
+def warmth(tmp_path: Path) -> Warmth:
+    sides = {
+        side: BuiltSide(
+            side=side, key="c" * 40, python=Path("/python"), tree=tmp_path / (side.value * 10), path_entries=()
+        )
+        for side in Side
+    }
+    return Warmth(store=Store(tmp_path / "state", Caches()), sides=sides, autotune="fresh", question="q")
+
+
+def tune(warmth: Warmth, side: Side, text: str) -> None:
+    """As a launch does that draws autotune results."""
+    folder = warmth.home(side).path / RESULTS
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rank_0.json").write_text(text)
+
+
+def drawn(warmth: Warmth, side: Side) -> str | None:
+    return results_hash(warmth.home(side).path)
+
+
+def test_each_recipe_is_warmed_by_itself(warmth: Warmth) -> None:
+    assert warmth.lacks(Side.HEAD, "eagle3")
+    warmth.served(Side.HEAD, "eagle3", throw_away=True)
+    assert not warmth.lacks(Side.HEAD, "eagle3")
+    assert warmth.lacks(Side.HEAD, "baseline")
+    assert warmth.lacks(Side.BASE, "eagle3")
+
+
+def test_fresh_draws_anew_at_each_launch(warmth: Warmth) -> None:
+    tune(warmth, Side.BASE, "drawn before")
+    assert warmth.prepare(Side.BASE, "eagle3") == "fresh"
+    assert drawn(warmth, Side.BASE) is None
+
+
+def test_off_leaves_everything_alone(warmth: Warmth) -> None:
+    off = dataclasses.replace(warmth, autotune="off")
+    tune(off, Side.BASE, "drawn before")
+    assert off.prepare(Side.BASE, "eagle3") == "off"
+    assert drawn(off, Side.BASE) is not None
+
+
+def test_a_seed_is_drawn_by_bases_throw_away_launch_of_the_recipe(warmth: Warmth) -> None:
+    seeded = dataclasses.replace(warmth, autotune="seed")
+    tune(seeded, Side.BASE, "left by something else")
+    assert seeded.prepare(Side.BASE, "eagle3") == NOTHING_TUNED
+    tune(seeded, Side.BASE, "base's draw")
+    seeded.served(Side.BASE, "eagle3", throw_away=True)
+    tune(seeded, Side.HEAD, "head's own")
+    labels = {seeded.prepare(side, "eagle3") for side in Side}
+    assert len(labels) == 1
+    assert labels.pop().startswith("seed ")
+    assert drawn(seeded, Side.BASE) == drawn(seeded, Side.HEAD) is not None
+    assert seeded.lacks(Side.BASE, "baseline")  # another recipe tunes other kernels
+    assert seeded.prepare(Side.HEAD, "baseline") == NOTHING_TUNED
+    assert drawn(seeded, Side.HEAD) is None
+
+
+def test_a_seed_that_is_gone_is_drawn_again_though_the_code_is_warm(warmth: Warmth) -> None:
+    seeded = dataclasses.replace(warmth, autotune="seed")
+    seeded.served(Side.BASE, "eagle3", throw_away=False)
+    assert seeded.lacks(Side.BASE, "eagle3")
+    seeded.served(Side.HEAD, "eagle3", throw_away=True)
+    assert not seeded.lacks(Side.HEAD, "eagle3")  # it is never head that draws
+
+
+def test_heads_draw_never_becomes_the_seed(warmth: Warmth) -> None:
+    seeded = dataclasses.replace(warmth, autotune="seed")
+    tune(seeded, Side.HEAD, "head's own")
+    seeded.served(Side.HEAD, "eagle3", throw_away=True)
+    assert seeded.prepare(Side.BASE, "eagle3") == NOTHING_TUNED
+
+
+def test_seeds_hold_for_one_question(warmth: Warmth) -> None:
+    seeded = dataclasses.replace(warmth, autotune="seed")
+    tune(seeded, Side.BASE, "base's draw")
+    seeded.served(Side.BASE, "eagle3", throw_away=True)
+    assert dataclasses.replace(seeded, question="other GPUs").prepare(Side.BASE, "eagle3") == NOTHING_TUNED
