@@ -111,6 +111,9 @@ def gate(
 @app.command()
 def demo(
     change: Annotated[Change, typer.Option(help="What the second commit does.")] = Change.VERIFY,
+    since: Annotated[
+        str | None, typer.Option(help="No planted change, but all of SGLang's since this release, e.g. 0.5.22.")
+    ] = None,
     out: OutOption = None,
 ) -> None:
     """See perfgate at work on this machine, without a GPU: real SGLang, a tiny model, one commit that slows it.
@@ -120,7 +123,7 @@ def demo(
     from perfgate import demonstration
     from perfgate.progress import Progress
 
-    _end(demonstration.run(change, out, Progress()))
+    _end(demonstration.run(change, out, Progress(), since))
 
 
 def _end(outcome: Outcome) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfgate.cpu.changes import EDITS, Change
-from perfgate.cpu.demo import make_repository
-from perfgate.cpu.environment import prepare
+from perfgate.cpu.demo import DemoRepository, make_release_repository, make_repository
+from perfgate.cpu.environment import RELEASE, CpuEnvironment, prepare, release_tree
 from perfgate.gate import Outcome, run_gate
 from perfgate.planning import GateRequest, find_box
 from perfgate.progress import Progress
@@ -15,8 +15,8 @@ STORY = """\
 perfgate asks whether a commit makes SGLang serve slower. This shows it on real SGLang, on this machine's CPU,
 with a tiny Llama and an EAGLE-3 draft head trained on it.
 
-  base   the release as it is
-  head   {subject}
+  base   {base}
+  head   {head}
 
 The gate does not know which change it is. It starts a server of base and one of head in turn, asks both the same
 prompts, and judges after each pair. A laptop is noisier than a GPU box, so a loss must be {budget} here to fail
@@ -24,14 +24,17 @@ prompts, and judges after each pair. A laptop is noisier than a GPU box, so a lo
 """
 
 
-def run(change: Change, out: Path | None, progress: Progress) -> Outcome:
-    """The demo. Its environment is kept in the state directory; the run's files go to `out`."""
-    request = GateRequest(repo=Path(), head="", profile="cpu", out=out or _free_folder(change))
-    progress.tell(STORY.format(subject=EDITS[change].subject, budget="15 %"))
+def run(change: Change, out: Path | None, progress: Progress, since: str | None = None) -> Outcome:
+    """The demo, on a planted change or on all that has changed `since` a release.
+
+    Its environment is kept in the state directory; the run's files go to `out`.
+    """
+    name = change.value if since is None else f"since-{since}"
+    request = GateRequest(repo=Path(), head="", profile="cpu", out=out or _free_folder(name))
+    base, head = ("the release as it is", EDITS[change].subject) if since is None else (since, RELEASE)
+    progress.tell(STORY.format(base=base, head=head, budget="15 %"))
     state = Path(find_box(request).state_dir)
-    environment = prepare(state, progress.say)
-    progress.say("writing both commits")
-    repository = make_repository(environment, change, state / "demo" / f"repository-{change.value}")
+    repository = _repository(state, prepare(state, progress.say), change, since, progress)
     return run_gate(
         GateRequest(
             repo=repository.path,
@@ -44,9 +47,21 @@ def run(change: Change, out: Path | None, progress: Progress) -> Outcome:
     )
 
 
-def _free_folder(change: Change) -> Path:
+def _repository(
+    state: Path, environment: CpuEnvironment, change: Change, since: str | None, progress: Progress
+) -> DemoRepository:
+    repositories = state / "demo"
+    if since is None:
+        progress.say("writing both commits")
+        return make_repository(environment, change, repositories / f"repository-{change.value}")
+    base, head = (release_tree(state, release, environment, progress.say) for release in (since, RELEASE))
+    progress.say("writing both commits")
+    return make_release_repository(base, head, repositories / f"repository-since-{since}")
+
+
+def _free_folder(name: str) -> Path:
     """demo/verify, or with a number where that is taken."""
-    first = Path("demo") / change.value
+    first = Path("demo") / name
     return next(
         path for n in range(1, 1000) if not (path := first if n == 1 else first.with_name(f"{first.name}-{n}")).exists()
     )

@@ -15,13 +15,13 @@ from typing import Protocol
 from perfgate import records as r
 from perfgate.facts import boot_id
 from perfgate.judge.evidence import JudgedMetric, RunFacts, counted_pairs, judge_metrics, launch_id
-from perfgate.judge.result import gated_of
+from perfgate.judge.result import gated_of, minutes_spent
 from perfgate.judge.verdict import Progress as RecipeProgress
 from perfgate.judge.verdict import Step, next_step
 from perfgate.notebook import Notebook
 
 HALF_PAIR_SECONDS = 15 * 60  # a base launch and a head launch further apart than this are no neighbours
-ATTEMPTS = 2  # an invalid launch is repeated once
+ATTEMPTS = 2  # an invalid launch is repeated once, whoever was to blame: what the box spoiled does not use it up
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ class Measuring:
                 minutes_per_pair=expected_pair_minutes(run, plan),
             )
             for plan in run.plan.recipes
+            if run.plan.measures(plan.name)
         ]
         return next_step(
             gated_of(self.judged()), progress, run.plan.limits.max_pairs, run.plan.limits.minutes - minutes_spent(run)
@@ -110,9 +111,7 @@ class Measuring:
 
     @property
     def _run(self) -> RunFacts:
-        run = self._notebook.run()
-        assert run is not None, "the plan is written before anything is measured"
-        return run
+        return self._notebook.run()
 
     def _measure_pair(self, recipe: str, number: int) -> bool:
         first = self._run.recipe(recipe).first_orders[number - 1]
@@ -125,6 +124,12 @@ class Measuring:
                     self._blame(end, served=bool(names))
                     return False
                 names[side] = end.id
+        if self._apart(names[first], names[first.other]):
+            end = self._launch(recipe, number, first, 2)
+            if not end.valid:
+                self._blame(end, served=True)
+                return False
+            names[first], first = end.id, first.other
         self._notebook.append(
             r.Pair(
                 id=f"{recipe}/p{number:02d}",
@@ -139,13 +144,19 @@ class Measuring:
         return True
 
     def _launch(self, recipe: str, number: int, side: r.Side, position: int) -> r.LaunchEnd:
-        """Launches, once more where the first try is not valid."""
-        for _ in range(ATTEMPTS):
+        """Launches until one is valid or the same one is to blame for the second time."""
+        failed: list[r.Blame | None] = []
+        while True:
             attempt = next_attempt(self._run, recipe, number, side)
             end = self._bench.launch(LaunchOrder(recipe, number, side, position, attempt))
-            if end.valid:
-                break
-        return end
+            failed.append(end.blame)
+            if end.valid or failed.count(end.blame) == ATTEMPTS:
+                return end
+
+    def _apart(self, one: str, other: str) -> bool:
+        """Whether so much time went by between two launches, with failed ones, that the box may have moved."""
+        end, begin = self._run.launches[one].end, began_at(self._run, other)
+        return end is not None and begin is not None and begin - end.mono > HALF_PAIR_SECONDS
 
     def _blame(self, end: r.LaunchEnd, *, served: bool) -> None:
         """A side that fails twice is to blame only where the other side serves on the same box."""
@@ -225,9 +236,9 @@ def half_pair(run: RunFacts, recipe: str, pair: int, first: r.Side) -> str | Non
     return launch_id(last) if fresh else None
 
 
-def minutes_spent(run: RunFacts) -> float:
-    """Minutes of launches of this run, valid or not."""
-    return sum(launch.end.wall_s for launch in run.launches.values() if launch.end) / 60
+def began_at(run: RunFacts, launch: str) -> float | None:
+    """When a launch was begun (time.monotonic())."""
+    return next((fact.mono for fact in run.facts if isinstance(fact, r.LaunchBegin) and fact.id == launch), None)
 
 
 def expected_pair_minutes(run: RunFacts, plan: r.RecipePlan) -> float | None:

@@ -24,8 +24,11 @@ class Notebook:
         self.facts.append(written)
         return written
 
-    def run(self) -> RunFacts | None:
-        return RunFacts.of(self.facts)
+    def run(self) -> RunFacts:
+        """All facts so far, put in order; there is a plan before anything asks."""
+        run = RunFacts.of(self.facts)
+        assert run is not None, "the plan is the first fact"
+        return run
 
     def close(self) -> None:
         self._writer.close()

@@ -34,7 +34,8 @@ class GateRequest:
     profile: str = "gpu"
     out: Path | None = None
     max_pairs: int | None = None
-    recipes: tuple[str, ...] = ()
+    recipes: tuple[str, ...] = ()  # the only ones that the run is about; none: all
+    measure: tuple[str, ...] = ()  # of those, the only ones that get more pairs; judged are all
     resume: bool = False
     seed: int | None = None
     calibration: bool = False  # all pairs are measured, whatever the judge says: to learn the box's noise
@@ -106,7 +107,7 @@ def find_box(request: GateRequest) -> BoxFile:
 def _narrowed(resolved: Resolved, request: GateRequest) -> Resolved:
     """Only the recipes asked for, and the number of pairs asked for."""
     known = [recipe.name for recipe in resolved.recipes]
-    for name in request.recipes:
+    for name in (*request.recipes, *request.measure):
         if name not in known:
             raise PerfgateError(f"no recipe {name!r}", where="--recipes", remedy=f"one of {', '.join(known)}")
     wanted = request.recipes or known
@@ -179,6 +180,7 @@ def make_plan(
         isolation=isolation,
         notes=notes,
         calibration=request.calibration,
+        measured=request.measure,
     )
 
 

@@ -9,7 +9,8 @@ from rich.console import Console, RenderableType
 
 from perfgate import records as r
 from perfgate.judge.evidence import RunFacts
-from perfgate.measure import LaunchOrder, expected_pair_minutes, minutes_spent
+from perfgate.judge.result import minutes_spent
+from perfgate.measure import LaunchOrder, expected_pair_minutes
 
 LIKELY_PAIRS = 2  # what most runs need of each recipe; a regression is never told on fewer
 QUIET_SECONDS = 15.0  # at least so long between two lines about the same thing
@@ -76,6 +77,8 @@ def minutes_left(run: RunFacts) -> float | None:
     likely = limits.max_pairs if calibration else LIKELY_PAIRS
     total = 0.0
     for plan in run.plan.recipes:
+        if not run.plan.measures(plan.name):
+            continue
         pair = expected_pair_minutes(run, plan)
         if pair is None:
             return None

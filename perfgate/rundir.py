@@ -12,6 +12,7 @@ from statistics import fmean
 
 from pydantic import TypeAdapter, ValidationError
 
+from perfgate import __version__
 from perfgate import records as r
 from perfgate.environment import assess_environment
 from perfgate.errors import PerfgateError
@@ -39,6 +40,7 @@ class RunFile:
     head_tree: str
     config_hash: str
     continues: tuple[str, ...] = ()
+    calibration: bool = False
 
 
 _RUN: TypeAdapter[RunFile] = TypeAdapter(RunFile)
@@ -58,6 +60,7 @@ def write_run_file(run: Path, plan: r.Plan) -> None:
         head_tree=plan.head.tree,
         config_hash=plan.config_hash,
         continues=plan.continues,
+        calibration=plan.calibration,
     )
     write_whole(run / RUN_FILE, json.dumps(asdict(body), indent=1) + "\n")
 
@@ -87,7 +90,13 @@ def check_new(run: Path) -> None:
 
 
 def check_same(run: Path, plan: r.Plan, base: str, head: str, config_hash: str, recipes: Collection[str]) -> None:
-    """Refuses to go on with a run of other commits, another configuration, or recipes that are left out now."""
+    """Refuses to go on with a run of other commits, configuration or perfgate, or without one of its recipes."""
+    if plan.perfgate != __version__:
+        raise PerfgateError(
+            f"the run here was begun by perfgate {plan.perfgate}, this is {__version__}",
+            where=str(run),
+            remedy="measure anew, without --resume",
+        )
     if (plan.base.sha, plan.head.sha) != (base, head):
         commits = f"{plan.base.sha[:12]}..{plan.head.sha[:12]}"
         raise PerfgateError(f"the run here is of {commits}", where=str(run), remedy="give its --base and --head")
@@ -102,11 +111,12 @@ def check_same(run: Path, plan: r.Plan, base: str, head: str, config_hash: str, 
         )
 
 
-def find_unfinished(runs: Path, base: str, head: str, config_hash: str) -> Path | None:
-    """The newest run of these commits and this configuration that has no result yet."""
+def find_unfinished(runs: Path, base: str, head: str, config_hash: str, *, calibration: bool = False) -> Path | None:
+    """The newest run of these commits and this configuration that has begun and has no result yet."""
+    asked = (base, head, config_hash, calibration)
     for run, about in sorted(_run_files(runs), reverse=True):
-        wanted = (about.base, about.head, about.config_hash) == (base, head, config_hash)
-        if wanted and not (run / RESULT_FILE).exists():
+        wanted = (about.base, about.head, about.config_hash, about.calibration) == asked
+        if wanted and not (run / RESULT_FILE).exists() and plan_of(run) is not None:
             return run
     return None
 

@@ -31,7 +31,7 @@ class Request(BaseModel):
     head: FullSha
     head_tree: FullSha
     config: FullSha  # the commit whose perfgate.yml holds
-    recipes: tuple[RecipeName, ...] = ()  # none: all
+    recipes: tuple[RecipeName, ...] = ()  # that get more pairs; none: all
     comment: int | None = Field(None, gt=0)  # the comment that asked
     sticky: int | None = Field(None, gt=0)  # perfgate's comment
     check: int | None = Field(None, gt=0)  # the check run on head

@@ -282,7 +282,6 @@ def _open(desk: Desk, case: Case, start: decide.Start, comment: int | None) -> t
         run=job.run,
         attempt=job.attempt,
         check=check.id,
-        recipes=start.recipes,
         fail_on=tuple(case.config.github.fail_on),
         quiet=comment is None,
     )

@@ -14,7 +14,7 @@ from perfgate.github.client import Check
 from perfgate.github.conclusion import MAX_CHECK_TEXT, Conclusion, Outcome, conclude
 from perfgate.github.desk import Change, Desk, Render, Sticky
 from perfgate.github.request import Request
-from perfgate.github.sticky import Entry, State, Word, now, standing_regression, whole_verdict
+from perfgate.github.sticky import Entry, State, Word, now, standing_regression
 from perfgate.records import Verdict
 from perfgate.report.comment import length
 from perfgate.report.escape import visible
@@ -31,7 +31,6 @@ class Subject:
     base: str | None = None
     trees: tuple[str, str] | None = None  # base, head
     check: int | None = None
-    recipes: tuple[str, ...] = ()  # asked for; none: all
     fail_on: tuple[str, ...] = ()
     note: str = ""  # about head's own perfgate.yml
     quiet: bool = False  # no comment where there is none yet
@@ -48,7 +47,6 @@ class Subject:
             head_tree=head_tree,
             word=word,
             reason=visible(reason, 300),
-            partial=bool(self.recipes),
         )
 
 
@@ -69,7 +67,6 @@ def subject_of(request: Request, number: int) -> Subject:
         base=request.base,
         trees=(request.base_tree, request.head_tree),
         check=request.check,
-        recipes=request.recipes,
         note=request.note,
         fail_on=request.fail_on,
     )
@@ -105,9 +102,6 @@ def _decide(desk: Desk, state: State, outcome: Outcome, entry: Entry, subject: S
     notes = [say.own_config(subject.note)] if subject.note else []
     if entry.stale:
         notes.append(say.stale(entry.head, current))
-    if entry.partial and conclusion == "success" and not _passed(whole_verdict(state, entry)):
-        conclusion, title = "neutral", f"{title}, as far as these recipes go"
-        notes.append(say.note("Only some recipes were asked for, and all of them have no pass yet: `/perfgate rerun`."))
     standing = standing_regression(state, entry)
     if standing is not None:
         conclusion, title = "failure", "A regression of the same two trees stands"
@@ -125,10 +119,6 @@ def _decide(desk: Desk, state: State, outcome: Outcome, entry: Entry, subject: S
         return above + say.without_numbers(outcome.title, entry.head, outcome.reason, desk.job.run_url)
 
     return Settled(conclusion=conclusion, title=title, text=text)
-
-
-def _passed(entry: Entry | None) -> bool:
-    return entry is not None and entry.word is Verdict.PASS
 
 
 # ------------------------------------------------------------------------------------------------ the check's memory

@@ -55,7 +55,6 @@ class Entry(_State):
     measured: RunId | None = None  # perfgate's own run id
     contains: tuple[RunId, ...] = Field((), max_length=1000)  # runs whose evidence it includes
     stale: bool = False  # the head had moved when it ended
-    partial: bool = False  # of some recipes only: no verdict on the change as a whole
 
     @property
     def order(self) -> tuple[int, int]:
@@ -124,8 +123,8 @@ def _short(kept: list[Entry]) -> Callable[[Entry], Entry]:
 def standing_regression(state: State, entry: Entry) -> Entry | None:
     """The regression of the same two trees that this entry does not overcome; None where nothing stands against it.
 
-    Only a pass, or an undecided judgement, of all recipes and of evidence that contains the regression's own takes its
-    place. A run that could not measure says nothing about what was measured before.
+    Only a pass, or an undecided judgement, of evidence that contains the regression's own takes its place. A run that
+    could not measure says nothing about what was measured before.
     """
     if entry.word is Verdict.REGRESSION:
         return None
@@ -140,14 +139,8 @@ def _same_code(other: Entry, entry: Entry) -> bool:
 
 
 def _overcomes(later: Entry, regression: Entry) -> bool:
-    told = later.word in (Verdict.PASS, Verdict.INCONCLUSIVE) and not later.partial and later.order > regression.order
+    told = later.word in (Verdict.PASS, Verdict.INCONCLUSIVE) and later.order > regression.order
     return told and regression.measured is not None and regression.measured in later.contains
-
-
-def whole_verdict(state: State, entry: Entry) -> Entry | None:
-    """The newest verdict on the same two trees and all recipes, before this entry."""
-    told = (other for other in state.entries if other.trees == entry.trees and other.order < entry.order)
-    return next((one for one in told if one.word in (Verdict.PASS, Verdict.INCONCLUSIVE) and not one.partial), None)
 
 
 def now() -> datetime:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from perfgate import records as r
 from perfgate.judge.calibrated import calibration_verdict, false_alarms
-from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics
+from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics, launch_id
 from perfgate.judge.probe_notices import probe_notices
 from perfgate.judge.splits import decompositions
 from perfgate.judge.tellings import notices_of
@@ -179,22 +179,34 @@ def _launch_results(run: RunFacts) -> tuple[r.LaunchResult, ...]:
             paired=launch.id in paired,
         )
         for launch in run.launches.values()
-        if launch.end is not None
+        if launch.end is not None and launch.end.pair > 0  # none to throw away
     )
 
 
 def cost_of(run: RunFacts) -> r.Cost:
-    ends = [launch.end for launch in run.launches.values() if launch.end]
     gpus = max((len(fact.gpus) for fact in run.facts if isinstance(fact, r.Telemetry)), default=0)
-    minutes = math.fsum(end.wall_s for end in ends) / 60
-    return r.Cost(
-        launches=len(run.launches), gpu_minutes=minutes * gpus if gpus else None, wall_s=_wall_seconds(run.facts)
-    )
+    gpu_minutes = minutes_spent(run) * gpus if gpus else None
+    return r.Cost(launches=len(run.launches), gpu_minutes=gpu_minutes, wall_s=_wall_seconds(run.facts))
+
+
+def minutes_spent(run: RunFacts) -> float:
+    """Minutes of launches of this run, valid or not; of one that was killed, until its last fact."""
+    ended = math.fsum(launch.end.wall_s for launch in run.launches.values() if launch.end)
+    killed = math.fsum(_seconds_until_killed(run, name) for name, one in run.launches.items() if not one.end)
+    return (ended + killed) / 60
+
+
+def _seconds_until_killed(run: RunFacts, name: str) -> float:
+    of_it = [fact.mono for fact in run.facts if isinstance(fact, r.LaunchFact) and launch_id(fact) == name]
+    return max(of_it) - min(of_it)
 
 
 def _wall_seconds(facts: Sequence[r.Fact]) -> float:
-    first, last = (datetime.fromisoformat(facts[i].t) for i in (0, -1))
-    return (last - first).total_seconds()
+    """From the first fact to the last, without what lay between an interruption and the plan of going on."""
+    times = [datetime.fromisoformat(fact.t) for fact in facts]
+    went_on = [number for number, fact in enumerate(facts) if isinstance(fact, r.Plan) and number > 0]
+    pauses = math.fsum((times[number] - times[number - 1]).total_seconds() for number in went_on)
+    return (times[-1] - times[0]).total_seconds() - pauses
 
 
 def outputs_differ(runs: Sequence[RunFacts]) -> dict[str, int] | None:

@@ -391,13 +391,14 @@ def test_a_regression_of_other_code_does_not_stand(stage: Stage) -> None:
     assert stage.check(pull.head)["conclusion"] == "success"
 
 
-def test_a_pass_of_some_recipes_is_no_pass(stage: Stage) -> None:
+def test_a_rerun_of_some_recipes_is_judged_on_all(stage: Stage) -> None:
+    """Which of them got more pairs is the box's affair; what comes back speaks of the change as a whole."""
     pull = stage.pull()
     stage.person("maintainer", "write")
     request = stage.say(pull, "maintainer", "/perfgate rerun baseline").request
     assert request.recipes == ("baseline",)
     stage.publish(request, passed(stage.result(request)))
-    assert stage.check(pull.head)["conclusion"] == "neutral"
+    assert stage.check(pull.head)["conclusion"] == "success"
 
 
 # ------------------------------------------------------------------------------------------------ two refs by hand

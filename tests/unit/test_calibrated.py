@@ -56,7 +56,6 @@ def measured(
         bench = TableBench(notebook, speed, fails=fails)
         Measuring(notebook, bench).all_pairs()
         run = notebook.run()
-        assert run is not None
         return run, bench
 
 
@@ -149,7 +148,6 @@ def test_a_build_that_fails_is_told_although_there_is_no_diff(tmp_path: Path) ->
             )
         )
         run = notebook.run()
-    assert run is not None
     result = judge_run(run)
     assert (result.verdict, result.failed_side) == (r.Verdict.BUILD_FAILED, None)
     assert "base does not build" in result.reason
@@ -168,7 +166,6 @@ def test_the_plan_says_that_all_pairs_are_measured_and_for_how_long(tmp_path: Pa
     plan = dataclasses.replace(plan, recipes=tuple(dataclasses.replace(o, expected_launch_s=60) for o in plan.recipes))
     with a_notebook(tmp_path, plan) as notebook:
         run = notebook.run()
-    assert run is not None
     assert minutes_left(run) == 2 * 4 * 2, "no limit of minutes holds"
     text = " ".join(shown(render_plan(plan, minutes_left(run))).split())
     assert "Expected: about 16 min. One commit against itself: 4 pairs of each recipe, all of them." in text

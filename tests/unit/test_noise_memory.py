@@ -66,9 +66,7 @@ def measured(
 ) -> RunFacts:
     with a_notebook(where, plan or calibration()) as notebook:
         Measuring(notebook, TableBench(notebook, speed, fails=fails)).all_pairs()
-        run = notebook.run()
-        assert run is not None
-        return run
+        return notebook.run()
 
 
 @pytest.fixture
@@ -205,7 +203,6 @@ def test_a_throw_away_launch_that_failed_costs_no_pair(tmp_path: Path, ledger: L
         bench.launch(LaunchOrder("baseline", 0, r.Side.BASE, 0, 1))
         Measuring(notebook, bench).all_pairs()
         run = notebook.run()
-    assert run is not None
     assert taught(ledger, run) == []
     assert len(of_metric(ledger)) == 2 * PAIRS
 
@@ -389,13 +386,11 @@ def test_a_launch_costs_what_those_that_count_took(tmp_path: Path) -> None:
             LaunchOrder("baseline", 1, r.Side.BASE, 1, 1)
         )
         run = notebook.run()
-        assert run is not None
         plan = run.recipe("baseline")
         assert launch_cost(run, plan) is None
         assert expected_pair_minutes(run, plan) is None
         TableBench(notebook, nearly_steady, wall_s=62).launch(LaunchOrder("baseline", 1, r.Side.BASE, 1, 2))
         run = notebook.run()
-    assert run is not None
     assert launch_cost(run, plan) == LaunchCost(start=60, sample=1)
     assert launch_cost(run, plan).seconds(5) == 65  # type: ignore[union-attr]
     assert expected_pair_minutes(run, plan) == pytest.approx(2 * 62 / 60)

@@ -71,7 +71,6 @@ class Box:
         with a_notebook(folder, plan) as notebook:
             Measuring(notebook, TableBench(notebook, speed, wall_s=wall_s)).all_pairs()
             run = notebook.run()
-        assert run is not None
         remember(run, Ledger(self.root / "state" / LEDGER_FILE), Kind.SAME, lambda _: None)
 
     def shown(self) -> str:

@@ -57,7 +57,6 @@ class Box:
         with a_notebook(folder, plan) as notebook:
             notebook.append(r.Doctor(id="doctor", ok=True, checks=(), fingerprint={"driver": fingerprint}))
             begun = notebook.run()
-            assert begun is not None
             settled = settled_plan(begun, RESOLVED, self.runs.parent, {})
             keep_evidence(folder, self.runs, settled.continues)
             notebook.append(settled)
@@ -71,9 +70,7 @@ class Box:
 
     def facts(self, name: str) -> RunFacts:
         with Notebook(self.runs / name) as notebook:
-            run = notebook.run()
-        assert run is not None
-        return run
+            return notebook.run()
 
 
 @pytest.fixture
@@ -146,9 +143,46 @@ def test_on_file_is_not_yet_the_end_of_the_evidence(box: Box) -> None:
     with a_notebook(box.runs / "second", plan) as notebook:
         notebook.append(r.Doctor(id="doctor", ok=True, checks=(), fingerprint={"driver": "box"}))
         run = notebook.run()
-    assert run is not None
     states = {one.metric: one.state for one in gated_of(judge_metrics(run, (box.facts("first"),)))}
     assert str(states["tok_s"]) == "continue"
+
+
+def test_more_pairs_of_one_recipe_decide_on_all(box: Box) -> None:
+    """The other recipe stands on the pairs on file, under the same share of the gate's error."""
+
+    def eagle3_undecided(order: LaunchOrder) -> float:
+        return undecided(order) if order.recipe == "eagle3" else steady(order)
+
+    first = box.run("first", eagle3_undecided)
+    assert first.verdict is r.Verdict.INCONCLUSIVE
+    again = box.run("second", steady, measured=("eagle3",))
+    assert {name.split("/")[0] for name in box.pairs()} == {"eagle3"}
+    assert again.verdict is r.Verdict.PASS
+    before = {(one.recipe, one.metric): one for one in first.metrics if one.recipe == "baseline"}
+    for one in again.metrics:
+        if one.recipe == "baseline":
+            assert (one.pairs, one.slowdown, one.alpha) == (
+                before[one.recipe, one.metric].pairs,
+                before[one.recipe, one.metric].slowdown,
+                before[one.recipe, one.metric].alpha,
+            )
+
+
+def test_more_pairs_of_one_recipe_do_not_hide_the_loss_of_another(box: Box) -> None:
+    def baseline_lost(order: LaunchOrder) -> float:
+        return slower_by(0.2)(order) if order.recipe == "baseline" else steady(order)
+
+    box.run("first", baseline_lost)
+    again = box.run("second", steady, measured=("eagle3",))
+    assert again.verdict is r.Verdict.REGRESSION
+    assert "baseline" in again.reason
+
+
+def test_more_pairs_of_one_recipe_say_nothing_of_one_never_measured(box: Box) -> None:
+    only = box.run("only", steady, measured=("eagle3",))
+    assert only.verdict is r.Verdict.INCONCLUSIVE
+    assert "baseline" in only.reason
+    assert "was not measured" in only.reason
 
 
 def test_a_proven_regression_is_still_measured_once_in_each_recipe(box: Box) -> None:
@@ -274,7 +308,6 @@ def test_a_stand_in_metric_is_judged_by_its_own_noise(tmp_path: Path) -> None:
     with a_notebook(tmp_path, dataclasses.replace(plan, metrics=(*unknown, *cycles))) as notebook:
         Measuring(notebook, TableBench(notebook, steady, verify=False)).until_decided()
         run = notebook.run()
-    assert run is not None
     gated = {one.plan.recipe: one.plan for one in judge_metrics(run) if one.plan.metric == "cycle_ms"}
     assert {(one.prior_sd, one.budget, one.gated) for one in gated.values()} == {(0.05, 0.05, True)}
 

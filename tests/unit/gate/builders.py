@@ -64,7 +64,7 @@ def a_plan(**changes: object) -> r.Plan:
 
 
 class TableBench:
-    """speed(order) → tok/s of that launch; failures: launch ids that are not valid."""
+    """speed(order) → tok/s of that launch; fails, blames: launches that are not valid, and whose fault that is."""
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class TableBench:
         speed: Callable[[LaunchOrder], float],
         *,
         fails: Callable[[LaunchOrder], bool] = lambda order: False,
+        blames: Callable[[LaunchOrder], r.Blame | None] = lambda order: None,
         verify: bool = True,
         kinds: Mapping[str, float] | None = None,
         wall_s: float = 60.0,
@@ -79,6 +80,7 @@ class TableBench:
         self.notebook = notebook
         self.speed = speed
         self.fails = fails
+        self.blames = blames
         self.verify = verify
         self.kinds = kinds or {}
         self.wall_s = wall_s
@@ -90,7 +92,8 @@ class TableBench:
         self.notebook.append(
             r.LaunchBegin(**head, sha="a" * 40, build="k", argv=(), given={}, port=1, log="log")  # type: ignore[arg-type]
         )
-        fails = self.fails(order)
+        blame = self.blames(order)
+        fails = blame is not None or self.fails(order)
         if not fails:
             self._samples(order, head)
         end = r.LaunchEnd(
@@ -98,6 +101,7 @@ class TableBench:
             valid=not fails,
             reasons=("the server died",) if fails else (),
             log="log",
+            blame=blame,
             ready_s=None if fails else 1.0,
             wall_s=self.wall_s,
         )

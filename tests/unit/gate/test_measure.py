@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from perfgate import measure
 from perfgate import records as r
-from perfgate.judge.result import judge_run
+from perfgate.judge.evidence import RunFacts
+from perfgate.judge.result import cost_of, judge_run, minutes_spent
 from perfgate.measure import LaunchOrder, Measuring, orders
 
 from .builders import TableBench, a_notebook, a_plan
@@ -156,7 +158,6 @@ def test_a_half_pair_of_another_boot_or_too_old_is_measured_afresh(
         with pytest.raises(Killed):
             Measuring(notebook, bench).until_decided()
         run = notebook.run()
-        assert run is not None
         first = run.recipe("baseline").first_orders[0]
         assert measure.half_pair(run, "baseline", 1, first) == f"baseline/p01/{first.value}/a1"
         assert measure.half_pair(run, "baseline", 1, first.other) is None
@@ -179,3 +180,73 @@ def test_faults_before_a_resumed_plan_no_longer_count(tmp_path: Path) -> None:
         notebook.append(dataclasses.replace(a_plan(), id="plan"))
         Measuring(notebook, TableBench(notebook, steady)).until_decided()
         assert judge_run(notebook.run()).verdict is r.Verdict.PASS
+
+
+def test_what_the_box_spoiled_does_not_count_against_a_side(tmp_path: Path) -> None:
+    """Spoiled by the box, then failed by itself: head gets another try, and is not said to have failed twice."""
+
+    def fault(order: LaunchOrder) -> r.Blame | None:
+        if (order.recipe, order.pair, order.side) != ("baseline", 1, r.Side.HEAD):
+            return None
+        return {1: r.Blame.BOX, 2: r.Blame.SIDE}.get(order.attempt)
+
+    result, bench = measured(tmp_path, lambda notebook: TableBench(notebook, steady, blames=fault))
+    assert result.verdict is r.Verdict.PASS
+    assert "baseline/p01/head/a3" in bench.launched
+
+
+@pytest.mark.parametrize("second", [r.Blame.BOX, r.Blame.SIDE])
+def test_a_launch_is_given_up_when_the_same_one_is_to_blame_again(tmp_path: Path, second: r.Blame) -> None:
+    faults = {1: r.Blame.BOX, 2: r.Blame.SIDE, 3: second}
+    result, bench = measured(
+        tmp_path,
+        lambda notebook: TableBench(
+            notebook, steady, blames=lambda o: faults[o.attempt] if o.side is r.Side.HEAD else None
+        ),
+    )
+    assert result.verdict is r.Verdict.BENCH_FAILED
+    assert sum("/head/" in name for name in bench.launched) == 3
+    assert result.failed_side is (r.Side.HEAD if second is r.Blame.SIDE else None)
+
+
+def test_launches_too_far_apart_are_no_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between first and second lay failed tries: the first is measured once more, and came second then."""
+    with a_notebook(tmp_path) as notebook:
+        first = notebook.run().recipe("baseline").first_orders[0]
+        late = LaunchOrder("baseline", 1, first.other, 2, 1).id
+        monkeypatch.setattr(measure, "began_at", lambda run, launch: 1e12 if launch == late else 0.0)
+        bench = TableBench(notebook, steady)
+        Measuring(notebook, bench).until_decided()
+        pair = notebook.run().pairs_of("baseline")[0]
+        assert pair.first is first.other
+        assert {pair.base, pair.head} == {late, f"baseline/p01/{first.value}/a2"}
+        unpaired = [launch.id for launch in judge_run(notebook.run()).launches if not launch.paired]
+        assert unpaired == [f"baseline/p01/{first.value}/a1"]
+
+
+def test_a_pause_is_no_part_of_the_cost(tmp_path: Path) -> None:
+    """Ten seconds from fact to fact, an hour before the run went on."""
+    with a_notebook(tmp_path) as notebook:
+        Measuring(notebook, TableBench(notebook, steady)).until_decided()
+        facts = list(notebook.facts)
+    cut = next(number for number, fact in enumerate(facts) if isinstance(fact, r.Pair)) + 1
+    told = [*facts[:cut], facts[0], *facts[cut:]]
+    run = RunFacts.of([lived_at(fact, 10.0 * number + 3600 * (number >= cut)) for number, fact in enumerate(told)])
+    assert run is not None
+    assert cost_of(run).wall_s == pytest.approx(10 * (len(told) - 2))
+
+
+def test_a_killed_launch_has_cost_what_it_took_until_then(tmp_path: Path) -> None:
+    with a_notebook(tmp_path) as notebook:
+        Measuring(notebook, TableBench(notebook, steady)).until_decided()
+        facts = list(notebook.facts)
+    end = next(number for number, fact in enumerate(facts) if isinstance(fact, r.LaunchEnd))
+    run = RunFacts.of([lived_at(fact, 10.0 * number) for number, fact in enumerate(facts[:end])])
+    assert run is not None
+    begun = next(number for number, fact in enumerate(facts) if isinstance(fact, r.LaunchBegin))
+    assert minutes_spent(run) == pytest.approx(10 * (end - 1 - begun) / 60)
+
+
+def lived_at(fact: r.Fact, seconds: float) -> r.Fact:
+    moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+    return dataclasses.replace(fact, mono=seconds, t=moment.isoformat())

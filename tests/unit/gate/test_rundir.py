@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from perfgate import __version__
 from perfgate import records as r
 from perfgate.errors import PerfgateError
 from perfgate.facts import FACTS_FILE
 from perfgate.measure import LaunchOrder, Measuring
 from perfgate.notebook import Notebook
-from perfgate.rundir import check_new, check_same, earlier_runs, write_run_file
+from perfgate.rundir import check_new, check_same, earlier_runs, find_unfinished, write_run_file
 
 from .builders import TableBench, a_plan
 
@@ -45,11 +46,26 @@ def test_a_run_killed_before_its_first_fact_never_began(tmp_path: Path) -> None:
 
 
 def test_a_run_is_not_gone_on_with_without_its_recipes(tmp_path: Path) -> None:
-    plan = a_plan()
+    plan = a_plan(perfgate=__version__)
     same = (plan.base.sha, plan.head.sha, plan.config_hash)
     check_same(tmp_path, plan, *same, ["eagle3", "baseline", "more"])
     with pytest.raises(PerfgateError, match="measures baseline, eagle3 → give its --recipes, or none"):
         check_same(tmp_path, plan, *same, ["baseline"])
+    with pytest.raises(PerfgateError, match="begun by perfgate test, this is"):
+        check_same(tmp_path, a_plan(), *same, ["eagle3", "baseline"])
+
+
+def test_only_a_run_that_has_begun_is_found_to_go_on_with(tmp_path: Path) -> None:
+    plan, taught = a_plan(run_id="1"), a_plan(run_id="2", calibration=True)
+    asked = (plan.base.sha, plan.head.sha, plan.config_hash)
+    for one in (plan, taught, a_plan(run_id="3")):
+        write_run_file(tmp_path / one.run_id, one)
+    for one in (plan, taught):  # the third was killed before its first fact
+        with Notebook(tmp_path / one.run_id) as notebook:
+            notebook.append(one)
+    assert find_unfinished(tmp_path, *asked) == tmp_path / "1"
+    assert find_unfinished(tmp_path, *asked, calibration=True) == tmp_path / "2"
+    assert find_unfinished(tmp_path, *asked[:2], "another") is None
 
 
 def test_pairs_under_other_variables_answer_another_question(tmp_path: Path) -> None:

@@ -129,7 +129,6 @@ REGRESSION = entry(1, Verdict.REGRESSION)
         (entry(2, Verdict.PASS, contains=("run-1",)), False),
         (entry(2, Verdict.INCONCLUSIVE, contains=("run-1",)), False),
         (entry(2, Verdict.INCONCLUSIVE), True),
-        (entry(2, Verdict.PASS, contains=("run-1",), partial=True), True),
         (entry(2, Verdict.ENVIRONMENT, contains=("run-1",)), True),
         (entry(2, Verdict.BENCH_FAILED, contains=("run-1",)), True),
         (entry(2, Verdict.SKIPPED), True),
