@@ -2,13 +2,15 @@
 
     python -m benchmarks.demo_rates none=DIR[,DIR…] verify=DIR[,DIR…] [--trials 2000] [--seed 1]
 
-A group is the run directories of one change of the cpu profile; `none` has to pass, any other to be a regression. A
+A group is the run directories of one change of the cpu profile; `none` has to pass, any other to be a regression.
+Whose launch it is, its commit says: the first run's base and head count, in whichever of the runs they were served. A
 trial is a whole run: `perfgate.measure.Measuring` asks for launches, and gets recorded ones of that side and recipe,
 drawn with replacement; the plan (pairs, budgets, priors) is that of the group's first run, orders are drawn anew.
 Launches of base and head are drawn apart, so what two neighbours shared does not cancel as it does in a real pair:
 rates are a little worse than true ones. Exits 1 where a group is right in less than 99.5 % of trials.
 
-Run directories with enough launches come from `perfgate calibrate`, or from several runs of `perfgate demo`.
+Enough launches come from several runs of `perfgate demo`, whose base is the same for every change, and from
+`perfgate calibrate` of a head, of which both sides count.
 """
 
 from __future__ import annotations
@@ -79,16 +81,18 @@ class Recorded:
         runs = [run for folder in folders if (run := RunFacts.of(read_facts(folder))) is not None]
         if not runs:
             raise PerfgateError("no run there", where=change)
+        first = runs[0].plan
+        commits = {r.Side.BASE: first.base.sha, r.Side.HEAD: first.head.sha}
         pool = {
-            (recipe.name, side): [one for run in runs for one in _launches(run, recipe.name, side)]
-            for recipe in runs[0].plan.recipes
-            for side in r.Side
+            (recipe.name, side): [one for run in runs for one in _launches(run, recipe, sha)]
+            for recipe in first.recipes
+            for side, sha in commits.items()
         }
         for (recipe, side), launches in pool.items():
             if len(launches) < FEWEST:
                 what = f"{len(launches)} launches of {side.value} under {recipe}, {FEWEST} are wanted"
                 raise PerfgateError(what, where=change, remedy="give more runs")
-        plan = dataclasses.replace(runs[0].plan, continues=(), calibration=False)
+        plan = dataclasses.replace(first, continues=(), calibration=False)
         return cls(change, plan, tuple(runs[0].builds.values()), pool)
 
     @property
@@ -100,10 +104,13 @@ class Recorded:
         return ", ".join(f"{recipe} {side.value} {len(found)}" for (recipe, side), found in self.pool.items())
 
 
-def _launches(run: RunFacts, recipe: str, side: r.Side) -> list[Launch]:
-    """Launches that counted, each reduced to its medians."""
-    paired = {name for pair in run.pairs_of(recipe) for name in (pair.base, pair.head)}
-    return [_medians(one) for one in run.launches.values() if one.id in paired and one.side is side]
+def _launches(run: RunFacts, recipe: r.RecipePlan, sha: str) -> list[Launch]:
+    """Launches of a commit that counted, each reduced to its medians."""
+    if recipe.workload not in [one.workload for one in run.plan.recipes]:
+        return []  # asked otherwise
+    served = {fact.id for fact in run.facts if isinstance(fact, r.LaunchBegin) and fact.sha == sha}
+    paired = {name for pair in run.pairs_of(recipe.name) for name in (pair.base, pair.head)}
+    return [_medians(one) for one in run.launches.values() if one.id in paired & served]
 
 
 def _medians(launch: Launch) -> Launch:
@@ -200,9 +207,7 @@ def one_trial(recorded: Recorded, draw: random.Random) -> RunFacts:
     for build in recorded.builds:
         notebook.append(build)
     Measuring(notebook, Replay(notebook, recorded.pool, draw)).until_decided()
-    run = notebook.run()
-    assert run is not None, "the plan is the first fact"
-    return run
+    return notebook.run()
 
 
 if __name__ == "__main__":

@@ -45,3 +45,23 @@ def test_a_slower_verify_step_is_a_regression_of_eagle3(tmp_path: Path) -> None:
     assert "regression" in gate.stdout.splitlines()[0]
     assert "verify" in result["decomposition"][0]["sentence"]
     assert not [path for path in run.rglob("*") if path.name.endswith(".partial")]
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_two_releases_are_measured_to_a_verdict(tmp_path: Path) -> None:
+    """Nobody knows whether 0.5.23 is slower than 0.5.22 here; that it is found out is what has to hold."""
+    demo = subprocess.run(
+        [sys.executable, "-m", "perfgate", "demo", "--since", "0.5.22", "--out", str(tmp_path / "run")],
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+    )
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["verdict"] in ("pass", "regression", "inconclusive"), demo.stderr
+    assert demo.returncode == {"pass": 0, "regression": 1, "inconclusive": 3}[result["verdict"]]
+    gated = [metric for metric in result["metrics"] if metric["gated"]]
+    assert {metric["recipe"] for metric in gated} == {"baseline", "eagle3"}
+    assert all(metric["base"] > 0 and metric["head"] > 0 for metric in gated)
+    assert "SGLang 0.5.22" in demo.stdout
