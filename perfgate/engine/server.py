@@ -30,7 +30,7 @@ from perfgate.engine.faults import (
     ServerNotFreed,
 )
 from perfgate.engine.logs import Failure, LogFile, LogState
-from perfgate.engine.tree import Patience, Process
+from perfgate.engine.tree import Process
 from perfgate.engine.watchdog import Watchdog, Watched
 from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Kind, confine
 
@@ -40,7 +40,6 @@ TELL_S = 5.0  # between two lines about the same stage
 PATIENCE_S = 10.0  # after a failure line: for the server to end or to go on
 DEATH_S = 2.0  # for the log of a dying server to say why
 MAX_LOG = 1 << 30  # bytes: a server that writes more is filling the disk
-GRACE_SHARE = 1 / 3  # of stop_s: for the server to end by itself
 FIRST_TOKENS = 8
 PORTS = range(20_000, 32_000)
 
@@ -198,26 +197,15 @@ class Server:
         failure = state.failure or _by_signal(code) or _uncaught(state) or _by_exit_code(code)
         return ServerDied(failure.code, f"the server died: {failure.line}", state.useful)
 
-    def stop(self) -> tuple[Process, ...]:
-        """Ends the whole process tree and waits until port and GPUs are free; safe to call twice.
+    def stop(self) -> None:
+        """Kills the whole process tree and waits until port and GPUs are free; safe to call twice.
 
-        Returns the processes that had to be killed. Raises ServerNotFreed after `stop_s`, and then leaves the launch
-        with the watchdog.
+        Nothing of a server that was measured is wanted any more, and asked to end SGLang takes five seconds to. Raises
+        ServerNotFreed after `stop_s`, and then leaves the launch with the watchdog.
         """
         begin = time.monotonic()
         self.look_around()
-        patience = Patience(grace_s=self.spec.stop_s * GRACE_SHARE, limit_s=self.spec.stop_s)
-        forced: set[Process] = set()
-
-        def find() -> list[Process]:
-            self.popen.poll()  # reaps
-            left = self._find()
-            if time.monotonic() - begin >= patience.grace_s:
-                forced.update(left)
-            return left
-
-        left = tree.end(find, gentle=self._main_process(), last=self.root, patience=patience)
-        if left:
+        if left := tree.end(self._find, last=self.root, limit_s=self.spec.stop_s):
             pids = ", ".join(str(process.pid) for process in left[:8])
             raise ServerNotFreed(
                 "not_ended", f"processes of the server cannot be ended: {pids}", self.log.read().useful
@@ -227,7 +215,6 @@ class Server:
         self._wait_free(max(1.0, self.spec.stop_s - (time.monotonic() - begin)))
         if self.watchdog is not None:
             self.watchdog.unwatch(self.watched)
-        return tuple(sorted(forced))
 
     def kill_now(self) -> None:
         """One blow and no waiting, for an interrupted run: the watchdog does the rest."""
@@ -235,15 +222,8 @@ class Server:
             tree.tell(process, 9)
 
     def _find(self) -> list[Process]:
+        self.popen.poll()  # reaps
         return tree.of_launch(self.root, self.watched.token, self.watched.recorded)
-
-    def _main_process(self) -> Process | None:
-        """The server itself: below the supervisor, or below bubblewrap's two processes."""
-        entries = tree.all_processes()
-        for process in tree.descendants(self.root, entries):
-            if process != self.root and _program(process.pid) != "bwrap":
-                return process
-        return self.root if self.root.alive else None
 
     def _wait_free(self, limit_s: float) -> None:
         begin = time.monotonic()
@@ -345,13 +325,6 @@ def _popen(spec: LaunchSpec, token: str) -> subprocess.Popen[bytes]:
         )
     finally:
         os.close(output)
-
-
-def _program(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
 
 
 def _uncaught(state: LogState) -> Failure | None:

@@ -102,29 +102,14 @@ def tell(process: Process, number: int) -> None:
             os.kill(process.pid, number)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Patience:
-    """How long an end may take, seconds."""
-
-    grace_s: float  # to end by itself when asked
-    limit_s: float  # in all
-
-
-def end(
-    find: Callable[[], list[Process]], *, gentle: Process | None, last: Process | None, patience: Patience
-) -> list[Process]:
-    """Ends all that `find` finds: SIGTERM to `gentle` first, then SIGKILL to all, until none is left.
+def end(find: Callable[[], list[Process]], *, last: Process | None, limit_s: float) -> list[Process]:
+    """Kills all that `find` finds until none is left; what is still there at the limit.
 
     `last` is killed when it alone is left: what the others leave behind becomes its child, and so is found.
-    Returns what is still there at the limit.
     """
     begin = time.monotonic()
-    if gentle is not None and gentle.alive:
-        tell(gentle, signal.SIGTERM)
-        while find() and time.monotonic() - begin < patience.grace_s:
-            time.sleep(POLL_S)
     while left := find():
-        if time.monotonic() - begin > patience.limit_s:
+        if time.monotonic() - begin > limit_s:
             return left
         for process in [process for process in left if process != last] or left:
             tell(process, signal.SIGKILL)

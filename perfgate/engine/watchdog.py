@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from perfgate.engine import tree
-from perfgate.engine.tree import Patience, Process
+from perfgate.engine.tree import Process
 from perfgate.errors import Exit, PerfgateError
 
 RECORD_PREFIX = "launch-"
@@ -51,7 +51,7 @@ class Watched:
 
     def end(self) -> bool:
         """Ends its processes at once and removes its shared memory. Whether all are gone."""
-        gone = not tree.end(self.find, gentle=None, last=self.root, patience=Patience(grace_s=0.0, limit_s=self.stop_s))
+        gone = not tree.end(self.find, last=self.root, limit_s=self.stop_s)
         tree.remove_shared_memory(map(Path, self.memory))
         return gone
 

@@ -47,7 +47,7 @@ def test_a_server_becomes_ready_and_all_of_it_ends(make: Make, serving: Start, i
     assert {"sglang::schedu0", "sglang::detoken"} <= names(server)
     assert len(server.pids) >= 4
     assert server.log.read().spec_worker
-    assert server.stop() == ()
+    server.stop()
     assert gone(server)
     assert not server.alive()
 
@@ -76,10 +76,12 @@ def test_a_process_that_left_tree_session_and_environment_is_ended_too(
     assert not orphans[0].alive
 
 
-def test_a_server_that_ignores_the_request_to_end_is_killed(make: Make, serving: Start) -> None:
+def test_a_server_that_ignores_requests_to_end_is_ended_at_once(make: Make, serving: Start) -> None:
     server = serving(make(ignore_sigterm=True, stop_s=3.0).spec())
     server.wait_ready()
-    assert len(server.stop()) >= 3
+    begin = time.monotonic()
+    server.stop()
+    assert time.monotonic() - begin < server.spec.stop_s
     assert gone(server)
 
 
@@ -114,7 +116,8 @@ def test_stopping_twice_is_fine(make: Make, serving: Start) -> None:
     server = serving(make().spec())
     server.wait_ready()
     server.stop()
-    assert server.stop() == ()
+    server.stop()
+    assert gone(server)
 
 
 @pytest.mark.parametrize(

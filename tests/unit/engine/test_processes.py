@@ -138,13 +138,11 @@ def test_who_adopts_the_others_is_killed_last(monkeypatch: pytest.MonkeyPatch) -
     rounds = iter([[root, child], [root, left_behind], [root], []])
     killed: list[Process] = []
     monkeypatch.setattr(tree, "tell", lambda process, _number: killed.append(process))
-    patience = tree.Patience(grace_s=0.0, limit_s=5.0)
-    assert tree.end(lambda: next(rounds), gentle=None, last=root, patience=patience) == []
+    assert tree.end(lambda: next(rounds), last=root, limit_s=5.0) == []
     assert killed == [child, left_behind, root]
 
 
 def test_what_cannot_be_ended_is_returned_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     stuck = Process(10, 1)
     monkeypatch.setattr(tree, "tell", lambda *_: None)
-    patience = tree.Patience(grace_s=0.0, limit_s=0.2)
-    assert tree.end(lambda: [stuck], gentle=None, last=stuck, patience=patience) == [stuck]
+    assert tree.end(lambda: [stuck], last=stuck, limit_s=0.2) == [stuck]
