@@ -102,11 +102,14 @@ def on_the_stand_in(root: Path, token_ms: float) -> list[Line]:
 
 
 def on_the_demo(root: Path, change: str) -> list[Line]:
-    runs = [
-        measured([str(PERFGATE), "demo", "--change", change, "--out", str(root / name)], root / name)
-        for name in ("first", "second")
-    ]
-    return [*told(runs[0]), *told_of_build(runs[1]), *told_of_judging(runs[0], root)]
+    """A demo that finds its builds in the cache measures the second build, too."""
+
+    def demo(name: str) -> Measured:
+        return measured([str(PERFGATE), "demo", "--change", change, "--out", str(root / name)], root / name)
+
+    first = demo("first")
+    second = first if all(build.cached for build in first.of(r.Build)) else demo("second")
+    return [*told(first), *told_of_build(second), *told_of_judging(first, root)]
 
 
 # ------------------------------------------------------------------------------------------------ CPU

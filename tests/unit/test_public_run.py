@@ -7,6 +7,7 @@ import getpass
 import json
 import platform
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ PRIVATE = {
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The story on a box of alice's, whose proxy has a password."""
     monkeypatch.setattr(getpass, "getuser", lambda: PRIVATE["user"])
     monkeypatch.setattr(platform, "node", lambda: PRIVATE["host"])
@@ -54,7 +55,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / FACTS_FILE).write_text("".join(lines))
     (folder / "logs" / "eagle3-p01-head-a1.log").write_text(f"serving on {PRIVATE['host']}\nas alice\n")
     conclude(folder)
-    return folder
+    yield folder
+    public._pattern.cache_clear()
 
 
 def test_nothing_that_names_the_machine_is_in_the_copy(run: Path) -> None:
@@ -75,6 +77,17 @@ def test_the_copy_is_judged_the_same(run: Path, tmp_path: Path) -> None:
     judged = conclude(again)
     assert judged == shown
     assert (judged.verdict, judged.reason) == (read_result(run).verdict, read_result(run).reason)
+
+
+@pytest.mark.parametrize("host", ["gpu", "regression", "tok_s"])
+def test_a_box_with_an_unlucky_name_is_judged_all_the_same(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr(platform, "node", lambda: host)
+    public._pattern.cache_clear()
+    again = tmp_path / "downloaded"
+    shutil.copytree(write_public(run), again)
+    assert conclude(again).verdict is read_result(run).verdict
 
 
 def test_what_a_comparison_shows_stays_readable(run: Path) -> None:
