@@ -34,7 +34,7 @@ from perfgate.facts import short_hash
 from perfgate.host.canary import Canary
 from perfgate.host.sandbox import Confinement, hand_over
 from perfgate.host.watch import BoxWatch
-from perfgate.measure import LaunchOrder, next_attempt
+from perfgate.measure import ATTEMPTS, LaunchOrder, next_attempt
 from perfgate.notebook import Notebook
 from perfgate.progress import Progress
 from perfgate.warmth import Warmth
@@ -91,11 +91,14 @@ class SglangBench:
         return dataclasses.replace(recipe, workload=workload)
 
     def _threw_away(self, side: r.Side, recipe: str) -> bool:
-        """One throw-away launch a run is enough, also for a side that does not serve."""
-        return any(
-            isinstance(fact, r.LaunchEnd) and (fact.pair, fact.side, fact.recipe) == (0, side, recipe)
+        """One throw-away launch is enough, also for a side that does not serve; what the box spoiled is tried again."""
+        tries = [
+            fact
             for fact in self.notebook.facts
-        )
+            if isinstance(fact, r.LaunchEnd) and (fact.pair, fact.side, fact.recipe) == (0, side, recipe)
+        ]
+        spoiled = sum(one.blame is r.Blame.BOX for one in tries)
+        return len(tries) > spoiled or spoiled >= ATTEMPTS
 
     def _warm_up_caches(self, side: r.Side, name: str) -> None:
         """A throw-away launch: its samples belong to no pair."""

@@ -140,7 +140,7 @@ def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
     runs = job.store.folder("runs")
     if request.resume:
         asked = (job.commits.base.sha, job.commits.head.sha, job.resolved.hash)
-        found = out or find_unfinished(runs, *asked, calibration=request.calibration)
+        found = out or find_unfinished(runs, *asked, calibration=request.calibration, measured=request.measure)
         plan = plan_of(found) if found else None
         if found and plan:
             check_same(found, plan, *asked, [recipe.name for recipe in job.resolved.recipes])

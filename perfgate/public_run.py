@@ -2,19 +2,23 @@
 
 On the box a run is kept as it was taken. What an artifact carries anybody may download, so host and user names,
 addresses and UUIDs are short hashes there, and so are values of variables that no comparison has to show. Equal things
-stay equal: `perfgate judge` comes to the same verdict on the copy.
+stay equal, and what a run is about stays as it is: `perfgate judge` comes to the same verdict on the copy.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perfgate.facts import FACTS_FILE, RESULT_FILE, fact_from_line, read_result, short_hash, write_whole
+from perfgate import records as r
+from perfgate.engine.probe.readings import HASHED, SECRET, shown
+from perfgate.facts import FACTS_FILE, RESULT_FILE, fact_to_line, read_facts, read_result, short_hash, write_whole
 from perfgate.host.public import public
 from perfgate.report.page import render_page
 from perfgate.rundir import EVIDENCE_FOLDER, PAGE_FILE
@@ -36,38 +40,15 @@ SHOWN_VARIABLES = frozenset(
         "PATH",
         "TMPDIR",
         "TRANSFORMERS_OFFLINE",
-        "TRITON_CACHE_DIR",
         "TZ",
-        "XDG_CACHE_HOME",
     }
 )
 VARIABLES = frozenset({"given", "environment", "at_start", "effective"})  # fields: name of a variable → its value
-VERSIONS = frozenset({"version", "versions"})  # "10.3.9.90" is no address there
-OUR_WORDS = frozenset(
-    {
-        "better",
-        "blame",
-        "clock",
-        "code",
-        "effect",
-        "first",
-        "id",
-        "kind",
-        "launch",
-        "metric",
-        "profile",
-        "recipe",
-        "role",
-        "schema",
-        "side",
-        "state",
-        "status",
-        "unit",
-        "verdict",
-        "when",
-    }
-)
-"""Fields with words of perfgate's own: they stay, even on a box that is called "gpu"."""
+VERSIONS = frozenset({"version", "versions"})
+VERSION = re.compile(r"\d[\w.+!-]{0,63}")  # "10.3.9.90" is no address where a version stands
+WORD = re.compile(r"[A-Za-z0-9]+")
+
+Hide = Callable[[str], str]
 
 
 def write_public(run: Path, names: frozenset[str] = frozenset()) -> Path:
@@ -75,29 +56,32 @@ def write_public(run: Path, names: frozenset[str] = frozenset()) -> Path:
     folder = run / PUBLIC_FOLDER
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    hide = partial(public, also=names)
-    for facts in (run / FACTS_FILE, *sorted((run / EVIDENCE_FOLDER).glob(f"*/{FACTS_FILE}"))):
-        copy = folder / facts.relative_to(run)
+    hide = partial(public, also=names, words=words_of(read_facts(run)))
+    for facts in (run, *sorted(path.parent for path in (run / EVIDENCE_FOLDER).glob(f"*/{FACTS_FILE}"))):
+        copy = folder / facts.relative_to(run) / FACTS_FILE
         copy.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(copy, "".join(_public_lines(facts, hide)))
+        write_whole(copy, "".join(_public_json(fact_to_line(fact), hide) for fact in read_facts(facts)))
     if (run / RESULT_FILE).is_file():
         write_whole(folder / RESULT_FILE, _public_json((run / RESULT_FILE).read_text(), hide, indent=1))
-        lines = enumerate((folder / FACTS_FILE).read_text().splitlines(), 1)
-        known = [fact_from_line(line, f"{FACTS_FILE}:{number}") for number, line in lines]
-        page = render_page(read_result(folder), [fact for fact in known if fact is not None])
-        write_whole(folder / PAGE_FILE, page)
+        write_whole(folder / PAGE_FILE, render_page(read_result(folder), read_facts(folder)))
     _copy_logs(run / LOGS_FOLDER, folder / LOGS_FOLDER, hide)
     return folder
 
 
-Hide = Callable[[str], str]
+def words_of(facts: Sequence[r.Fact]) -> frozenset[str]:
+    """What a run's own names are made of: a box called "eagle3", or a user who owns the repository, is no secret."""
+    plans = [fact for fact in facts if isinstance(fact, r.Plan)]
+    enums = [member.value for kind in vars(r).values() if _is_enum(kind) for member in kind]
+    named = [*enums, *r.FACT_KINDS, *r.METRICS, *(kind.unit for kind in r.METRICS.values())]
+    for plan in plans:
+        named += [plan.profile, plan.box, plan.run_id, plan.diff_class, *(recipe.name for recipe in plan.recipes)]
+        named += plan.pr.repository.split("/") if plan.pr else []
+    named += [fact.id for fact in facts]
+    return frozenset({*named, *(word for name in named for word in WORD.findall(name))})
 
 
-def _public_lines(facts: Path, hide: Hide) -> Iterator[str]:
-    with facts.open(encoding="utf-8") as lines:
-        for line in lines:
-            if line.endswith("\n"):  # a last line cut off by a crash says nothing
-                yield _public_json(line, hide)
+def _is_enum(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, StrEnum)
 
 
 def _public_json(text: str, hide: Hide, indent: int | None = None) -> str:
@@ -117,17 +101,34 @@ def _public_value(value: Any, hide: Hide) -> Any:
 
 
 def _public_field(name: str, value: Any, hide: Hide) -> Any:
-    if name in VERSIONS or (name in OUR_WORDS and isinstance(value, str)):
-        return value
+    if name in VERSIONS:
+        return _public_versions(value, hide)
     if name in VARIABLES and isinstance(value, dict):
-        return {variable: _public_variable(variable, one, hide) for variable, one in value.items()}
+        return dict(_public_variables(value, hide))
     return _public_value(value, hide)
 
 
-def _public_variable(name: str, value: Any, hide: Hide) -> Any:
-    """Variables of the box's own may hold anything, a proxy's password too: they can be compared, not read."""
-    shown = name in SHOWN_VARIABLES or name.startswith(SHOWN_PREFIXES)
-    return _public_value(value, hide) if shown or not isinstance(value, str) else f"#{short_hash(value)}"
+def _public_versions(value: Any, hide: Hide) -> Any:
+    if isinstance(value, dict):
+        return {name: _public_versions(one, hide) for name, one in value.items()}
+    return value if isinstance(value, str) and VERSION.fullmatch(value) else _public_value(value, hide)
+
+
+def _public_variables(variables: Mapping[str, Any], hide: Hide) -> Iterator[tuple[str, Any]]:
+    """Variables of the box's own may hold anything, a proxy's password too: they can be compared, not read.
+
+    What lies in a side's own HOME stays a path in it, since the comparison takes the one HOME for the other's.
+    """
+    home = variables.get("HOME") or "\0"
+    for name, value in variables.items():
+        yield name, _public_variable(name, value, home, hide) if isinstance(value, str) else _public_value(value, hide)
+
+
+def _public_variable(name: str, value: str, home: str, hide: Hide) -> str:
+    if SECRET.search(name) and not value.startswith(HASHED):
+        return shown(name, value)
+    readable = name in SHOWN_VARIABLES or name.startswith(SHOWN_PREFIXES) or value.startswith(home)
+    return hide(value) if readable else f"#{short_hash(value)}"
 
 
 def _copy_logs(logs: Path, into: Path, hide: Hide) -> None:
@@ -138,7 +139,7 @@ def _copy_logs(logs: Path, into: Path, hide: Hide) -> None:
             file.writelines(map(hide, _bounded_lines(log)))
 
 
-def _bounded_lines(log: Path) -> Iterator[str]:
+def _bounded_lines(log: Path) -> Iterable[str]:
     """The lines of a log; of a very long one its begin and its end."""
     size = log.stat().st_size
     with log.open("rb") as file:

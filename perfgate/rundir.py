@@ -41,6 +41,7 @@ class RunFile:
     config_hash: str
     continues: tuple[str, ...] = ()
     calibration: bool = False
+    measured: tuple[str, ...] = ()
 
 
 _RUN: TypeAdapter[RunFile] = TypeAdapter(RunFile)
@@ -61,6 +62,7 @@ def write_run_file(run: Path, plan: r.Plan) -> None:
         config_hash=plan.config_hash,
         continues=plan.continues,
         calibration=plan.calibration,
+        measured=plan.measured,
     )
     write_whole(run / RUN_FILE, json.dumps(asdict(body), indent=1) + "\n")
 
@@ -111,11 +113,16 @@ def check_same(run: Path, plan: r.Plan, base: str, head: str, config_hash: str, 
         )
 
 
-def find_unfinished(runs: Path, base: str, head: str, config_hash: str, *, calibration: bool = False) -> Path | None:
-    """The newest run of these commits and this configuration that has begun and has no result yet."""
-    asked = (base, head, config_hash, calibration)
+def find_unfinished(
+    runs: Path, base: str, head: str, config_hash: str, *, calibration: bool = False, measured: tuple[str, ...] = ()
+) -> Path | None:
+    """The newest run of these commits and this configuration that has begun and has no result yet.
+
+    A calibration is no gate, and a rerun of some recipes is no run of all.
+    """
+    asked = (base, head, config_hash, calibration, measured)
     for run, about in sorted(_run_files(runs), reverse=True):
-        wanted = (about.base, about.head, about.config_hash, about.calibration) == asked
+        wanted = (about.base, about.head, about.config_hash, about.calibration, about.measured) == asked
         if wanted and not (run / RESULT_FILE).exists() and plan_of(run) is not None:
             return run
     return None

@@ -29,11 +29,11 @@ _HASH_LIMIT = 20 * 2**30
 @dataclass(frozen=True)
 class Home:
     path: Path
-    launches: Mapping[str, int]  # recipe → launches that have warmed it for that recipe so far
+    launches: Mapping[str, int]  # what was served → launches that have warmed it for that so far
 
-    def cold_for(self, recipe: str) -> bool:
-        """Another recipe's launches compile other kernels, so they do not count."""
-        return recipe not in self.launches
+    def cold_for(self, served: str) -> bool:
+        """`served`: a name for flags and model. Others compile other kernels, so they do not count."""
+        return served not in self.launches
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -68,10 +68,15 @@ def home_for(store: Store, built: BuiltSide) -> Home:
     return Home(path, _launches(path))
 
 
-def mark_warm(home: Home, recipe: str) -> Home:
-    """After a launch that served: the code that the recipe needs is compiled from now on."""
+def read_home(path: Path) -> Home:
+    """A HOME that is held already, as it is now."""
+    return Home(path, _launches(path))
+
+
+def mark_warm(home: Home, served: str) -> Home:
+    """After a launch that served: the code that it needs is compiled from now on."""
     launches = _launches(home.path)
-    launches[recipe] = launches.get(recipe, 0) + 1
+    launches[served] = launches.get(served, 0) + 1
     write_whole(companion(home.path, "launches"), json.dumps(launches))
     return Home(home.path, launches)
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from perfgate import records as r
 from perfgate.config import BoxRule
+from perfgate.engine.probe.readings import HASHED, shown
 from perfgate.judge.evidence import RunFacts, launch_id
 
 PROVEN = ("NCCL_", "SGLANG_", "CUDA_")  # variables that the probe reads
@@ -120,6 +121,11 @@ def fingerprints(run: RunFacts) -> Mapping[str, Fingerprint]:
     }
 
 
+def _readable(name: str, value: str) -> str:
+    """As the probe tells of it: a secret's hash, so that it compares and is never shown."""
+    return value if value.startswith(HASHED) else shown(name, value)
+
+
 def _fingerprint(
     begin: r.LaunchBegin, proofs: Sequence[r.Proof], telemetry: r.Telemetry | None, end: r.LaunchEnd | None
 ) -> Fingerprint:
@@ -130,7 +136,7 @@ def _fingerprint(
         side=begin.side,
         boot=begin.boot,
         build=begin.build,
-        given=begin.given,
+        given={name: _readable(name, value) for name, value in begin.given.items()},
         ranks={f"rank {proof.rank}" if ranked else "main": _rank(proof) for proof in chosen},
         gpus=telemetry.gpus if telemetry else (),
         all_reduce=(telemetry.system.get("all_reduce") or {}).get("route") if telemetry else None,

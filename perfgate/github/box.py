@@ -46,16 +46,19 @@ def gate_request_step(environment: MutableMapping[str, str], box: Path, progress
     try:
         about = load_box(box)
         outcome = _gate(job, request, box, about, token, progress)
+        job.write_output("run-directory", str(_copied(outcome.run, about)))
     except PerfgateError as error:
         job.write_output("reason", public(printable(str(error), MAX_REASON)))
         raise
-    job.write_output("run-directory", str(write_public(outcome.run, hidden_names(about))))
     return Exit.OK if outcome.result is not None else outcome.exit_code
 
 
-def hidden_names(about: BoxFile) -> frozenset[str]:
-    """What else must not be read in an artifact: the user that servers run as."""
-    return frozenset({about.run_as} if about.run_as else ())
+def _copied(run: Path, about: BoxFile) -> Path:
+    """What is uploaded. It names the user that servers run as no more than anybody else."""
+    try:
+        return write_public(run, frozenset({about.run_as} if about.run_as else ()))
+    except OSError as error:
+        raise PerfgateError(f"no copy for the artifact: {error.strerror}", where=str(run)) from error
 
 
 def _gate(job: Job, request: Request, box: Path, about: BoxFile, token: str, progress: Progress) -> Outcome:

@@ -176,7 +176,7 @@ def judge_metrics(run: RunFacts, earlier: Sequence[RunFacts] = ()) -> tuple[Judg
 def _gate_the_fallback(
     judged: list[JudgedMetric], absent: JudgedMetric, run: RunFacts, earlier: Sequence[RunFacts]
 ) -> None:
-    if not run.pairs_of(absent.plan.recipe):
+    if not counted_pairs(run, earlier, absent.plan.recipe):
         return  # nothing measured yet, so nothing is absent either
     assert absent.plan.fallback is not None
     fallback = dataclasses.replace(absent.plan, metric=absent.plan.fallback, fallback=None)

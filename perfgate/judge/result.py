@@ -165,11 +165,12 @@ def _finite(value: float) -> float | None:
 
 def _launch_results(run: RunFacts) -> tuple[r.LaunchResult, ...]:
     paired = {name for pair in run.pairs for name in (pair.base, pair.head)}
+    second = {pair.head if pair.first is r.Side.BASE else pair.base for pair in run.pairs}
     wanted = [(plan.recipe, plan.metric, plan.concurrency) for plan in run.plan.metrics]
     return tuple(
         r.LaunchResult(
             id=launch.id,
-            position=launch.position,
+            position=(2 if launch.id in second else 1) if launch.id in paired else launch.position,
             valid=launch.valid,
             values={
                 f"{metric}@{concurrency}": launch.value(metric, concurrency)

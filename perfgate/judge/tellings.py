@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from perfgate import records as r
-from perfgate.judge.evidence import JudgedMetric, Launch, RunFacts, earlier_evidence
+from perfgate.judge.evidence import JudgedMetric, Launch, RunFacts, counted_pairs, earlier_evidence
 
 MOST_RUNS_TOLD = 3  # the latest
 CONFINED_SHARE = 0.5  # a kind counts as hit alone when the others lost less than this share of its loss
@@ -24,7 +24,7 @@ def notices_of(
         *_evidence_warnings(run, earlier),
         *_differing_outputs(differ),
         *(notice for recipe in compared for notice in confined_losses(run, recipe)),
-        *_absent_metrics(run, judged),
+        *_absent_metrics(run, judged, earlier),
         *_judges_warnings(run, judged),
     )
 
@@ -111,10 +111,10 @@ def _speeds_by_kind(launch: Launch, concurrency: int) -> dict[str, float]:
     return {kind: statistics.median(values) for kind, values in speeds.items() if min(values) > 0}
 
 
-def _absent_metrics(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
+def _absent_metrics(run: RunFacts, judged: Sequence[JudgedMetric], earlier: Sequence[RunFacts]) -> tuple[r.Notice, ...]:
     notices = []
     for one in judged:
-        if one.plan.fallback and one.decision is None and run.pairs_of(one.plan.recipe):
+        if one.plan.fallback and one.decision is None and counted_pairs(run, earlier, one.plan.recipe):
             why = f"it is missing in {', '.join(one.missing_in[:3])}" if one.missing_in else "the probe found nothing"
             notices.append(
                 r.Notice(

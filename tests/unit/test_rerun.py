@@ -49,6 +49,7 @@ class Box:
     def __init__(self, root: Path) -> None:
         self.runs = root / "runs"
         self.benches: list[TableBench] = []
+        self.verify = True
 
     def run(self, name: str, speed: Speed, fingerprint: str = "box", **changes: Any) -> r.Result:
         plan = a_plan(run_id=name, **changes)
@@ -60,7 +61,7 @@ class Box:
             settled = settled_plan(begun, RESOLVED, self.runs.parent, {})
             keep_evidence(folder, self.runs, settled.continues)
             notebook.append(settled)
-            self.benches.append(TableBench(notebook, speed))
+            self.benches.append(TableBench(notebook, speed, verify=self.verify))
             Measuring(notebook, self.benches[-1], kept_evidence(folder, settled.continues)).until_decided()
         return conclude(folder)
 
@@ -166,6 +167,17 @@ def test_more_pairs_of_one_recipe_decide_on_all(box: Box) -> None:
                 before[one.recipe, one.metric].slowdown,
                 before[one.recipe, one.metric].alpha,
             )
+
+
+def test_the_recipe_without_new_pairs_is_judged_by_what_was_gated_before(box: Box) -> None:
+    """Where the probe found nothing cycle_ms stands in, also when the recipe gets no more pairs."""
+    box.verify = False
+    assert box.run("first", steady).verdict is r.Verdict.PASS
+    again = box.run("second", steady, measured=("baseline",))
+    assert again.verdict is r.Verdict.PASS
+    gated = {(one.recipe, one.metric) for one in again.metrics if one.gated}
+    assert ("eagle3", "cycle_ms") in gated
+    assert any(notice.code == "metric_absent" and notice.data["recipe"] == "eagle3" for notice in again.warnings)
 
 
 def test_more_pairs_of_one_recipe_do_not_hide_the_loss_of_another(box: Box) -> None:

@@ -80,8 +80,26 @@ def test_a_seed_that_is_gone_is_drawn_again_though_the_code_is_warm(warmth: Warm
     seeded = dataclasses.replace(warmth, autotune="seed")
     seeded.served(Side.BASE, "eagle3", throw_away=False)
     assert seeded.lacks(Side.BASE, "eagle3")
+    tune(seeded, Side.BASE, "base's draw")
+    seeded.served(Side.BASE, "eagle3", throw_away=True)
+    assert not seeded.lacks(Side.BASE, "eagle3")
     seeded.served(Side.HEAD, "eagle3", throw_away=True)
     assert not seeded.lacks(Side.HEAD, "eagle3")  # it is never head that draws
+
+
+def test_a_recipe_that_tunes_nothing_is_thrown_away_for_once(warmth: Warmth) -> None:
+    seeded = dataclasses.replace(warmth, autotune="seed")
+    seeded.served(Side.BASE, "eagle3", throw_away=True)
+    assert not seeded.lacks(Side.BASE, "eagle3")
+    assert seeded.prepare(Side.BASE, "eagle3") == NOTHING_TUNED
+    assert seeded.lacks(Side.BASE, "baseline")
+
+
+def test_under_other_flags_both_sides_are_cold(warmth: Warmth) -> None:
+    """Else base would be measured cold where head, whose tree is new, is warmed."""
+    warmth.served(Side.BASE, "eagle3", throw_away=True)
+    asked_otherwise = dataclasses.replace(warmth, question="other flags")
+    assert asked_otherwise.lacks(Side.BASE, "eagle3")
 
 
 def test_heads_draw_never_becomes_the_seed(warmth: Warmth) -> None:

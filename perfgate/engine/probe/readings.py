@@ -16,6 +16,7 @@ from pathlib import Path
 
 PREFIXES = ("NCCL_", "SGLANG_", "CUDA_")
 SECRET = re.compile(r"(API_?KEY|_KEY|_TOKEN|SECRET|PASSWORD|CREDENTIALS?)$", re.IGNORECASE)
+HASHED = "sha256:"
 SECRET_FLAG = re.compile(r"^--?[\w-]*(key|token|secret|password)$", re.IGNORECASE)  # not --max-total-tokens
 MAX_NAMES = 512
 MAX_VALUE = 4096
@@ -67,7 +68,7 @@ def _names_in(path: str) -> set[str]:
 def shown(name: str, value: str) -> str:
     """The value, or its hash where it may be a secret."""
     if SECRET.search(name) and value:
-        return "sha256:" + hashlib.sha256(value.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+        return HASHED + hashlib.sha256(value.encode("utf-8", "backslashreplace")).hexdigest()[:16]
     return clean(value)
 
 

@@ -215,13 +215,23 @@ def test_launches_too_far_apart_are_no_pair(tmp_path: Path, monkeypatch: pytest.
         first = notebook.run().recipe("baseline").first_orders[0]
         late = LaunchOrder("baseline", 1, first.other, 2, 1).id
         monkeypatch.setattr(measure, "began_at", lambda run, launch: 1e12 if launch == late else 0.0)
-        bench = TableBench(notebook, steady)
-        Measuring(notebook, bench).until_decided()
+        Measuring(notebook, TableBench(notebook, steady)).until_decided()
         pair = notebook.run().pairs_of("baseline")[0]
         assert pair.first is first.other
         assert {pair.base, pair.head} == {late, f"baseline/p01/{first.value}/a2"}
-        unpaired = [launch.id for launch in judge_run(notebook.run()).launches if not launch.paired]
-        assert unpaired == [f"baseline/p01/{first.value}/a1"]
+        result = judge_run(notebook.run())
+        assert [one.id for one in result.launches if not one.paired] == [f"baseline/p01/{first.value}/a1"]
+        places = {one.id: one.position for one in result.launches}
+        assert (places[late], places[f"baseline/p01/{first.value}/a2"]) == (1, 2)
+
+
+def test_where_no_two_launches_come_close_the_box_is_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "began_at", lambda run, launch: 1e12)
+    result, bench = measured(tmp_path, lambda notebook: TableBench(notebook, steady))
+    assert result.verdict is r.Verdict.BENCH_FAILED
+    assert result.failed_side is None
+    assert "within 15 minutes" in result.reason
+    assert len(bench.launched) == 4
 
 
 def test_a_pause_is_no_part_of_the_cost(tmp_path: Path) -> None:

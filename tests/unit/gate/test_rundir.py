@@ -58,13 +58,15 @@ def test_a_run_is_not_gone_on_with_without_its_recipes(tmp_path: Path) -> None:
 def test_only_a_run_that_has_begun_is_found_to_go_on_with(tmp_path: Path) -> None:
     plan, taught = a_plan(run_id="1"), a_plan(run_id="2", calibration=True)
     asked = (plan.base.sha, plan.head.sha, plan.config_hash)
-    for one in (plan, taught, a_plan(run_id="3")):
+    some = a_plan(run_id="4", measured=("eagle3",))
+    for one in (plan, taught, a_plan(run_id="3"), some):
         write_run_file(tmp_path / one.run_id, one)
-    for one in (plan, taught):  # the third was killed before its first fact
+    for one in (plan, taught, some):  # the third was killed before its first fact
         with Notebook(tmp_path / one.run_id) as notebook:
             notebook.append(one)
     assert find_unfinished(tmp_path, *asked) == tmp_path / "1"
     assert find_unfinished(tmp_path, *asked, calibration=True) == tmp_path / "2"
+    assert find_unfinished(tmp_path, *asked, measured=("eagle3",)) == tmp_path / "4"
     assert find_unfinished(tmp_path, *asked[:2], "another") is None
 
 
