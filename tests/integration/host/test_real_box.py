@@ -115,19 +115,23 @@ def test_variables_are_proven_in_both_ranks_and_head_s_code_is_not_excused(
 
 
 def test_lost_outside_both_trees_it_is_the_box_s(tmp_path: Path) -> None:
+    """In the interpreter that the environment of both sides is made from."""
     python = copy_interpreter(tmp_path / "python", losing("NCCL_PROTO", "self.rotary_emb.max_position", LLAMA))
+    packages = ":".join([str(Path(__file__).parents[3]), *(path for path in sys.path if "site-packages" in path)])
+    surroundings = {"LD_LIBRARY_PATH": str(tmp_path / "python" / "lib"), "PYTHONPATH": packages}
     state = tmp_path / "state"
+    program = "import pathlib, sys, perfgate.cpu.environment as e; e.prepare(pathlib.Path(sys.argv[1]), print)"
+    subprocess.run([python, "-c", program, state], env={**os.environ, **surroundings}, check=True)
     repository = make_repository(prepare(state, print), Change.BASELINE, tmp_path / "sglang")
     box = tmp_path / "box.yml"
     box.write_text(yaml.safe_dump({"name": "laptop", "state_dir": str(state), "gpus": "none"}))
-    packages = ":".join([str(Path(__file__).parents[3]), *(path for path in sys.path if "site-packages" in path)])
     result = gate(
         repository,
         tmp_path,
         {"nccl": TUNING, "environment": {"rules": {"neighbour": "off"}}},
         *("--recipes", "baseline", "--box", str(box)),
         python=python,
-        surroundings={"LD_LIBRARY_PATH": str(tmp_path / "python" / "lib"), "PYTHONPATH": packages},
+        surroundings=surroundings,
     )
     assert result["verdict"] == "environment"
     (lost,) = sentences(result, "unexplained")
