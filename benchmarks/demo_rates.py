@@ -1,11 +1,13 @@
 """How often the demo's verdict is right: recorded launches, resampled through the gate's own loop.
 
-    python -m benchmarks.demo_rates none=DIR[,DIR…] verify=DIR[,DIR…] [--trials 2000] [--seed 1]
+    python -m benchmarks.demo_rates none=DIR[,DIR…] verify:eagle3=DIR[,DIR…] [--trials 2000] [--seed 1]
 
 A group is the run directories of one change of the cpu profile; `none` has to pass, any other to be a regression.
+With a recipe behind the change only that one is measured: what is a regression by it alone is one beside any other.
 Whose launch it is, its commit says: the first run's base and head count, in whichever of the runs they were served. A
 trial is a whole run: `perfgate.measure.Measuring` asks for launches, and gets recorded ones of that side and recipe,
-drawn with replacement; the plan (pairs, budgets, priors) is that of the group's first run, orders are drawn anew.
+drawn with replacement; the plan is that of the group's first run with pairs, budgets and priors as the profile has them
+now; orders are drawn anew.
 Launches of base and head are drawn apart, so what two neighbours shared does not cancel as it does in a real pair:
 rates are a little worse than true ones. Exits 1 where a group is right in less than 99.5 % of trials.
 
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from perfgate import records as r
+from perfgate.cpu.profile import settings
 from perfgate.errors import PerfgateError
 from perfgate.facts import boot_id, read_facts
 from perfgate.judge.evidence import Launch, RunFacts
@@ -60,7 +63,8 @@ def report(groups: Sequence[str], trials: int, seed: int) -> int:
     missed = False
     for group in groups:
         name, _, folders = group.partition("=")
-        recorded = Recorded.of(name, [Path(folder) for folder in folders.split(",")])
+        change, _, recipe = name.partition(":")
+        recorded = Recorded.of(change, [Path(folder) for folder in folders.split(",")], recipe)
         rates = resampled(recorded, trials, seed)
         missed |= rates.right < WANTED
         print(f"| {name} | {recorded.counts} | {100 * rates.right:.2f} % | {rates.told} | {rates.pairs:.2f} |")
@@ -77,23 +81,23 @@ class Recorded:
     pool: Pool
 
     @classmethod
-    def of(cls, change: str, folders: Iterable[Path]) -> Recorded:
+    def of(cls, change: str, folders: Iterable[Path], recipe: str = "") -> Recorded:
         runs = [run for folder in folders if (run := RunFacts.of(read_facts(folder))) is not None]
         if not runs:
             raise PerfgateError("no run there", where=change)
-        first = runs[0].plan
+        first = _only(recipe, runs[0].plan) if recipe else runs[0].plan
         commits = {r.Side.BASE: first.base.sha, r.Side.HEAD: first.head.sha}
         pool = {
-            (recipe.name, side): [one for run in runs for one in _launches(run, recipe, sha)]
-            for recipe in first.recipes
+            (plan.name, side): [one for run in runs for one in _launches(run, plan, sha)]
+            for plan in first.recipes
             for side, sha in commits.items()
         }
-        for (recipe, side), launches in pool.items():
+        for (name, side), launches in pool.items():
             if len(launches) < FEWEST:
-                what = f"{len(launches)} launches of {side.value} under {recipe}, {FEWEST} are wanted"
+                what = f"{len(launches)} launches of {side.value} under {name}, {FEWEST} are wanted"
                 raise PerfgateError(what, where=change, remedy="give more runs")
         plan = dataclasses.replace(first, continues=(), calibration=False)
-        return cls(change, plan, tuple(runs[0].builds.values()), pool)
+        return cls(change, by_the_profile(plan), tuple(runs[0].builds.values()), pool)
 
     @property
     def right(self) -> r.Verdict:
@@ -104,10 +108,32 @@ class Recorded:
         return ", ".join(f"{recipe} {side.value} {len(found)}" for (recipe, side), found in self.pool.items())
 
 
+def by_the_profile(plan: r.Plan) -> r.Plan:
+    """The plan under the rules that the cpu profile has now, whenever its launches were recorded."""
+    rules, limits = settings().metrics, settings().limits
+
+    def ruled(metric: r.MetricPlan) -> r.MetricPlan:
+        rule = rules[metric.metric]
+        assert rule.prior is not None, "the profile names a prior for every metric"
+        return dataclasses.replace(metric, budget=rule.budget, prior_sd=rule.prior.sd, prior_df=rule.prior.df)
+
+    return dataclasses.replace(
+        plan,
+        metrics=tuple(map(ruled, plan.metrics)),
+        limits=dataclasses.replace(plan.limits, max_pairs=limits.max_pairs, minutes=limits.minutes),
+    )
+
+
+def _only(recipe: str, plan: r.Plan) -> r.Plan:
+    """The plan of one recipe, under the shares of the gate's error that the whole plan gave it."""
+    recipes = tuple(one for one in plan.recipes if one.name == recipe)
+    return dataclasses.replace(plan, recipes=recipes, metrics=tuple(m for m in plan.metrics if m.recipe == recipe))
+
+
 def _launches(run: RunFacts, recipe: r.RecipePlan, sha: str) -> list[Launch]:
     """Launches of a commit that counted, each reduced to its medians."""
-    if recipe.workload not in [one.workload for one in run.plan.recipes]:
-        return []  # asked otherwise
+    if (recipe.name, recipe.workload) not in [(one.name, one.workload) for one in run.plan.recipes]:
+        return []  # not asked, or asked otherwise
     served = {fact.id for fact in run.facts if isinstance(fact, r.LaunchBegin) and fact.sha == sha}
     paired = {name for pair in run.pairs_of(recipe.name) for name in (pair.base, pair.head)}
     return [_medians(one) for one in run.launches.values() if one.id in paired & served]

@@ -7,6 +7,7 @@ from pathlib import Path
 from perfgate.cpu.changes import EDITS, Change
 from perfgate.cpu.demo import DemoRepository, make_release_repository, make_repository
 from perfgate.cpu.environment import RELEASE, CpuEnvironment, prepare, release_tree
+from perfgate.cpu.profile import settings
 from perfgate.gate import Outcome, run_gate
 from perfgate.planning import GateRequest, find_box
 from perfgate.progress import Progress
@@ -32,7 +33,7 @@ def run(change: Change, out: Path | None, progress: Progress, since: str | None 
     name = change.value if since is None else f"since-{since}"
     request = GateRequest(repo=Path(), head="", profile="cpu", out=out or _free_folder(name))
     base, head = ("the release as it is", EDITS[change].subject) if since is None else (since, RELEASE)
-    progress.tell(STORY.format(base=base, head=head, budget="15 %"))
+    progress.tell(STORY.format(base=base, head=head, budget=f"{100 * settings().metrics['tok_s'].budget:.0f} %"))
     state = Path(find_box(request).state_dir)
     repository = _repository(state, prepare(state, progress.say), change, since, progress)
     return run_gate(
