@@ -39,7 +39,7 @@ from perfgate.engine.prompts import Prompt, prompts_for
 from perfgate.records import Request
 
 CONNECT_S = 10.0
-READ_SIZE = 1 << 18
+READ_SIZE = 1 << 13  # as much as comes at once; more would be taken from the heap, and given back, at each token
 LOOK_SIZE = 4 << 20  # bytes kept before they are looked into
 LAST_CHUNK = b"0\r\n\r\n"
 FLUSH_S = 20.0  # for the server to have nothing pending

@@ -147,9 +147,9 @@ LLAMA = "sglang/srt/models/llama.py"
 def test_a_neighbour_beside_head_is_no_regression(environment: CpuEnvironment, tmp_path: Path, time: int) -> None:
     repository = make_repository(environment, Change.NONE, tmp_path / "sglang")
     crowded = {"extends": "baseline", "workload": CROWDED}
-    with Neighbour(tmp_path / "run", busy=3) as neighbour:
+    with Neighbour(tmp_path / "run", busy=2) as neighbour:
         result = gate(
-            repository, tmp_path, {"recipes": {"crowded": crowded}}, *("--recipes", "crowded", "--max-pairs", "3")
+            repository, tmp_path, {"recipes": {"crowded": crowded}}, *("--recipes", "crowded", "--max-pairs", "2")
         )
     print(f"{time}: {result['verdict']}: {result['reason']}")
     assert neighbour.worked_s > 5
