@@ -222,8 +222,13 @@ class Swept:
 
 
 def sweep(record_dir: Path) -> list[Swept]:
-    """Ends exactly what earlier perfgates left running. Leaves launches of a living perfgate or watchdog alone."""
+    """Ends exactly what earlier perfgates left running. Leaves launches of a living perfgate or watchdog alone.
+
+    Only for who holds the box: nobody else writes a record meanwhile.
+    """
     found = []
+    for unfinished in record_dir.glob(f"{RECORD_PREFIX}*.partial"):
+        unfinished.unlink(missing_ok=True)  # of a perfgate that was killed while it wrote: its launch had not begun
     for path in sorted(record_dir.glob(f"{RECORD_PREFIX}*.json")):
         try:
             body = json.loads(path.read_text())

@@ -132,6 +132,14 @@ def test_a_torn_record_is_forgotten(tmp_path: Path, text: str) -> None:
     assert not path.exists()
 
 
+def test_a_record_that_was_never_finished_is_removed(tmp_path: Path) -> None:
+    """kill -9 while it was written; the launch had not begun, or stands in the record of before."""
+    (tmp_path / "launch-x.partial").write_text('{"watch')
+    (tmp_path / "somebody-elses.partial").write_text("")
+    assert sweep(tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["somebody-elses.partial"]
+
+
 def test_who_adopts_the_others_is_killed_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed earlier, it would let go of what the others leave behind."""
     root, child, left_behind = Process(10, 1), Process(11, 1), Process(12, 1)
