@@ -28,7 +28,7 @@ from perfgate.errors import Exit, PerfgateError
 
 RECORD_PREFIX = "launch-"
 START_S = 20.0  # for a process that needs a twentieth of a second, on a busy box
-LOOK_S = 5.0  # how often perfgate's life is checked, besides the pipe, which tells at once unless a child has it, too
+LOOK_S = 1.0  # how often perfgate's life is checked, besides the pipe
 GPU_LIMIT_S = 900.0  # the lock is not kept for longer than this for GPUs that never become free
 GPU_POLL_S = 2.0
 QUIET_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
