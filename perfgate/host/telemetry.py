@@ -84,7 +84,7 @@ class GpuTelemetry:
         )
 
     def _run(self) -> None:
-        due = time.monotonic()
+        due = time.monotonic() + self._period_s  # the first reading was `start`'s
         while not self._stopping.wait(max(0.0, due - time.monotonic())):
             self.read_now()
             due = max(due + self._period_s, time.monotonic() + self._period_s / 2)
