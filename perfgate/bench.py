@@ -37,6 +37,7 @@ from perfgate.host.watch import BoxWatch
 from perfgate.measure import ATTEMPTS, LaunchOrder, next_attempt
 from perfgate.notebook import Notebook
 from perfgate.progress import Progress
+from perfgate.rundir import LOGS_FOLDER
 from perfgate.warmth import Warmth
 
 NCCL_FOLDER = "nccl"  # below HOME
@@ -141,7 +142,7 @@ class SglangBench:
 
     def _plan(self, order: LaunchOrder, recipe: ResolvedRecipe, home: Home, probe_dir: Path) -> LaunchPlan:
         built = self.sides[order.side]
-        log = f"logs/{order.id.replace('/', '-')}.log"
+        log = f"{LOGS_FOLDER}/{order.id.replace('/', '-')}.log"
         argv = server_command(
             built.python,
             recipe.flags,

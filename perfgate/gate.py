@@ -54,6 +54,7 @@ from perfgate.planning import (
 from perfgate.progress import Progress, minutes_left
 from perfgate.report.terminal import render_plan
 from perfgate.rundir import (
+    LOGS_FOLDER,
     check_new,
     check_same,
     find_unfinished,
@@ -262,7 +263,7 @@ def _told_if_cancelled(notebook: Notebook) -> Iterator[None]:
 
 def _build(job: Job, make: Make, run: Path, notebook: Notebook) -> dict[r.Side, BuiltSide] | None:
     commits = {r.Side.BASE: job.commits.base, r.Side.HEAD: job.commits.head}
-    logs = run / "logs"
+    logs = run / LOGS_FOLDER
     logs.mkdir(exist_ok=True)
     return build_sides(make, commits, notebook, logs, job.progress.say)
 

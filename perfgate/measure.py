@@ -99,8 +99,7 @@ class Measuring:
                 pairs=len(run.pairs_of(plan.name)),
                 minutes_per_pair=expected_pair_minutes(run, plan),
             )
-            for plan in run.plan.recipes
-            if run.plan.measures(plan.name)
+            for plan in run.plan.to_measure
         ]
         return next_step(
             gated_of(self.judged()), progress, run.plan.limits.max_pairs, run.plan.limits.minutes - minutes_spent(run)

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 
 from perfgate import records as r
 from perfgate.judge.evidence import RunFacts
-from perfgate.judge.result import minutes_spent
+from perfgate.judge.result import gpu_minutes, minutes_spent
 from perfgate.measure import LaunchOrder, expected_pair_minutes
 
 LIKELY_PAIRS = 2  # what most runs need of each recipe; a regression is never told on fewer
@@ -76,9 +76,7 @@ def minutes_left(run: RunFacts) -> float | None:
     calibration, limits = run.plan.calibration, run.plan.limits
     likely = limits.max_pairs if calibration else LIKELY_PAIRS
     total = 0.0
-    for plan in run.plan.recipes:
-        if not run.plan.measures(plan.name):
-            continue
+    for plan in run.plan.to_measure:
         pair = expected_pair_minutes(run, plan)
         if pair is None:
             return None
@@ -87,11 +85,6 @@ def minutes_left(run: RunFacts) -> float | None:
     if not total or calibration:
         return total or None
     return min(total, limits.minutes - minutes_spent(run))
-
-
-def gpu_minutes(run: RunFacts) -> float | None:
-    gpus = max((len(fact.gpus) for fact in run.facts if isinstance(fact, r.Telemetry)), default=0)
-    return minutes_spent(run) * gpus if gpus else None
 
 
 def _minutes(minutes: float) -> str:

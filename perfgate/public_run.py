@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from perfgate import records as r
-from perfgate.engine.probe.readings import HASHED, SECRET, shown
+from perfgate.engine.probe.readings import shown, unhashed_secret
 from perfgate.facts import FACTS_FILE, RESULT_FILE, fact_to_line, read_facts, read_result, short_hash, write_whole
 from perfgate.host.public import public
 from perfgate.report.page import render_page
-from perfgate.rundir import EVIDENCE_FOLDER, PAGE_FILE
+from perfgate.rundir import EVIDENCE_FOLDER, LOGS_FOLDER, PAGE_FILE
 
 PUBLIC_FOLDER = "public"
-LOGS_FOLDER = "logs"
 MOST_LOG = 16 << 20  # bytes of one log; of a longer one both ends
 LOG_BEGIN = 4 << 20
 MOST_LINE = 1 << 16
@@ -56,16 +55,21 @@ def write_public(run: Path, names: frozenset[str] = frozenset()) -> Path:
     folder = run / PUBLIC_FOLDER
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    hide = partial(public, also=names, words=words_of(read_facts(run)))
-    for facts in (run, *sorted(path.parent for path in (run / EVIDENCE_FOLDER).glob(f"*/{FACTS_FILE}"))):
-        copy = folder / facts.relative_to(run) / FACTS_FILE
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(copy, "".join(_public_json(fact_to_line(fact), hide) for fact in read_facts(facts)))
+    own = read_facts(run)
+    hide = partial(public, also=names, words=words_of(own))
+    _write_facts(folder, own, hide)
+    for kept in sorted((run / EVIDENCE_FOLDER).glob(f"*/{FACTS_FILE}")):
+        _write_facts(folder / kept.parent.relative_to(run), read_facts(kept.parent), hide)
     if (run / RESULT_FILE).is_file():
         write_whole(folder / RESULT_FILE, _public_json((run / RESULT_FILE).read_text(), hide, indent=1))
         write_whole(folder / PAGE_FILE, render_page(read_result(folder), read_facts(folder)))
     _copy_logs(run / LOGS_FOLDER, folder / LOGS_FOLDER, hide)
     return folder
+
+
+def _write_facts(folder: Path, facts: Sequence[r.Fact], hide: Hide) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / FACTS_FILE, "".join(_public_json(fact_to_line(fact), hide) for fact in facts))
 
 
 def words_of(facts: Sequence[r.Fact]) -> frozenset[str]:
@@ -125,7 +129,7 @@ def _public_variables(variables: Mapping[str, Any], hide: Hide) -> Iterator[tupl
 
 
 def _public_variable(name: str, value: str, home: str, hide: Hide) -> str:
-    if SECRET.search(name) and not value.startswith(HASHED):
+    if unhashed_secret(name, value):
         return shown(name, value)
     readable = name in SHOWN_VARIABLES or name.startswith(SHOWN_PREFIXES) or value.startswith(home)
     return hide(value) if readable else f"#{short_hash(value)}"

@@ -245,8 +245,9 @@ class Plan(Fact):
     calibration: bool = False  # one commit against itself, every pair measured: to learn the box's noise
     measured: tuple[str, ...] = ()  # recipes that get pairs, where not all do; the others stand on earlier runs' pairs
 
-    def measures(self, recipe: str) -> bool:
-        return not self.measured or recipe in self.measured
+    @property
+    def to_measure(self) -> tuple[RecipePlan, ...]:
+        return tuple(one for one in self.recipes if not self.measured or one.name in self.measured)
 
 
 @dataclass(frozen=True, kw_only=True)

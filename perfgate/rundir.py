@@ -25,6 +25,7 @@ RUN_FILE = "run.json"
 COMMENT_FILE = "comment.md"
 PAGE_FILE = "index.html"
 EVIDENCE_FOLDER = "evidence"
+LOGS_FOLDER = "logs"
 NEWEST = 3  # runs that are looked at to say how long a launch takes
 
 

@@ -19,6 +19,7 @@ from perfgate.build.store import Store
 from perfgate.cpu.environment import CpuEnvironment
 from perfgate.host.sandbox import Confinement
 from perfgate.notebook import Notebook
+from perfgate.rundir import LOGS_FOLDER
 from perfgate.source.repository import Repository
 
 ORIGIN_S = 600.0  # to compile a tree's bytecode and ask where sglang is imported from
@@ -57,7 +58,7 @@ def _done(built: BuiltSide) -> r.Build:
         seconds=round(built.seconds, 3),
         origin=f"{built.tree.name}/python/sglang",
         versions=dict(built.versions),
-        log=f"logs/{built.log.name}" if built.log else None,
+        log=f"{LOGS_FOLDER}/{built.log.name}" if built.log else None,
     )
 
 
@@ -67,7 +68,7 @@ def _failed(side: r.Side, failed: BuildFailed) -> r.Build:
         side=side,
         key=failed.key,
         ok=False,
-        log=f"logs/build-{side.value}.log",
+        log=f"{LOGS_FOLDER}/build-{side.value}.log",
         reason=f"{side.value} does not build: {failed.failure.reason}",
         lines=failed.failure.lines,
         blame=failed.failure.blame,

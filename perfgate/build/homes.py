@@ -65,7 +65,7 @@ def home_for(store: Store, built: BuiltSide) -> Home:
     path = store.use("homes", name)
     path.chmod(0o700)
     (path / "tmp").mkdir(exist_ok=True)
-    return Home(path, _launches(path))
+    return read_home(path)
 
 
 def read_home(path: Path) -> Home:

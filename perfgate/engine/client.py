@@ -35,6 +35,7 @@ from urllib3.exceptions import HTTPError
 from perfgate.config import Workload
 from perfgate.engine.answers import Answer, AnswerReader, Dechunker, InOnePiece, verify_count
 from perfgate.engine.faults import ClientError
+from perfgate.engine.local import local_session
 from perfgate.engine.prompts import Prompt, prompts_for
 from perfgate.records import Request
 
@@ -244,8 +245,7 @@ def _told_plainly() -> Iterator[None]:
 
 def _session() -> requests.Session:
     """A connection of its own for each request: no stale one is ever met, and every request pays the same."""
-    session = requests.Session()
-    session.trust_env = False  # no proxy between us and this machine
+    session = local_session()
     session.headers.clear()
     session.headers["Connection"] = "close"
     return session

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import requests
 
+from perfgate.engine.local import local_session
 from perfgate.records import Sample
 
 READ_S = 5.0
@@ -27,10 +28,8 @@ TIMER_PHASES = {
 def read_metrics(url: str) -> str:
     """What a server's `/metrics` says now; nothing where it does not answer. Never between the requests of a sample."""
     try:
-        with requests.Session() as session:
-            session.trust_env = False
-            with session.get(f"{url}/metrics", timeout=READ_S, stream=True) as reply:
-                return reply.raw.read(MAX_CHARACTERS, decode_content=True).decode("utf-8", "replace")
+        with local_session() as session, session.get(f"{url}/metrics", timeout=READ_S, stream=True) as reply:
+            return reply.raw.read(MAX_CHARACTERS, decode_content=True).decode("utf-8", "replace")
     except (requests.RequestException, OSError):
         return ""
 

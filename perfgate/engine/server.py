@@ -29,6 +29,7 @@ from perfgate.engine.faults import (
     ServerHung,
     ServerNotFreed,
 )
+from perfgate.engine.local import local_session
 from perfgate.engine.logs import Failure, LogFile, LogState
 from perfgate.engine.tree import Process
 from perfgate.engine.watchdog import Watchdog, Watched
@@ -281,8 +282,7 @@ class Server:
     def _first_answer(self) -> None:
         body = {"text": "Hello", "sampling_params": {"max_new_tokens": FIRST_TOKENS, "temperature": 0.0}}
         try:
-            with requests.Session() as session:
-                session.trust_env = False  # no proxy between us and this machine
+            with local_session() as session:
                 reply = session.post(f"{self.url}/generate", json=body, timeout=(10, self.spec.stall_s))
         except requests.Timeout as error:
             raise ServerHung(

@@ -25,7 +25,7 @@ from typing import Any
 
 from perfgate import records as r
 from perfgate.config import BoxRule
-from perfgate.engine.probe.readings import HASHED, shown
+from perfgate.engine.probe.readings import clean, shown, unhashed_secret
 from perfgate.judge.evidence import RunFacts, launch_id
 
 PROVEN = ("NCCL_", "SGLANG_", "CUDA_")  # variables that the probe reads
@@ -123,7 +123,7 @@ def fingerprints(run: RunFacts) -> Mapping[str, Fingerprint]:
 
 def _readable(name: str, value: str) -> str:
     """As the probe tells of it: a secret's hash, so that it compares and is never shown."""
-    return value if value.startswith(HASHED) else shown(name, value)
+    return shown(name, value) if unhashed_secret(name, value) else clean(value)
 
 
 def _fingerprint(

@@ -66,7 +66,7 @@ def _spread_above_prior(evidence: Evidence, prior: Prior | None) -> Iterator[War
     if seen > SPREAD_ABOVE_PRIOR * prior.sd:
         yield Warning(
             "spread_above_prior",
-            f"Pairs scatter by {_percent(seen)} where {_percent(prior.sd)} was expected: that counts for"
+            f"Pairs scatter by {_percent(seen)} where {_percent(prior.sd)} was expected: the expectation counts for"
             " less here. `perfgate calibrate` if the box has changed.",
             {"seen_sd": seen, "prior_sd": prior.sd},
         )

@@ -185,9 +185,13 @@ def _launch_results(run: RunFacts) -> tuple[r.LaunchResult, ...]:
 
 
 def cost_of(run: RunFacts) -> r.Cost:
+    return r.Cost(launches=len(run.launches), gpu_minutes=gpu_minutes(run), wall_s=_wall_seconds(run.facts))
+
+
+def gpu_minutes(run: RunFacts) -> float | None:
+    """None where there is no GPU."""
     gpus = max((len(fact.gpus) for fact in run.facts if isinstance(fact, r.Telemetry)), default=0)
-    gpu_minutes = minutes_spent(run) * gpus if gpus else None
-    return r.Cost(launches=len(run.launches), gpu_minutes=gpu_minutes, wall_s=_wall_seconds(run.facts))
+    return minutes_spent(run) * gpus if gpus else None
 
 
 def minutes_spent(run: RunFacts) -> float:

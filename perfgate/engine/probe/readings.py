@@ -65,6 +65,11 @@ def _names_in(path: str) -> set[str]:
     return {name for name in names if name.startswith("NCCL_")}
 
 
+def unhashed_secret(name: str, value: str) -> bool:
+    """Whether the value may be a secret, and is not the hash of one already."""
+    return bool(SECRET.search(name)) and not value.startswith(HASHED)
+
+
 def shown(name: str, value: str) -> str:
     """The value, or its hash where it may be a secret."""
     if SECRET.search(name) and value:
