@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perfgate import records as r
+from perfgate.config import Workload
 from perfgate.engine import tree
 from perfgate.engine.tree import Process
 from perfgate.facts import FACTS_FILE, read_facts
@@ -87,7 +88,7 @@ class Line:
 
 def on_the_stand_in(root: Path, token_ms: float) -> list[Line]:
     speed = {"token_ms": token_ms, "verify_ms": 1.6 * token_ms, "draft_ms": 0.2 * token_ms, "extend_ms": 0.2 * token_ms}
-    workload = {"output_tokens": 64, "samples": 3}
+    workload = {"output_tokens": Workload.model_fields["output_tokens"].default, "samples": 2}
     world = World(
         root / "world",
         base=acting(**speed),

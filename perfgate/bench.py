@@ -45,7 +45,7 @@ NCCL_TELLS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV"}
 PROBE_WRITES_S = 0.5  # after the last sample, for the probe's last lines to be on disk
 LAUNCH_GB = 2.0  # to find free before a launch, for JIT caches
 RUN_GB = 0.2  # and for the run's own files
-CLIENT = 1  # goes up when the client asks or counts differently: evidence of before is not joined then
+CLIENT = 2  # goes up when the client asks or counts differently: evidence of before is not joined then
 
 
 def workload_hash(recipe: ResolvedRecipe) -> str:
@@ -226,6 +226,7 @@ class SglangBench:
         watch = self.watch.launch(launch, self.notebook.append)
         offered = bool(self.resolved.recipe(plan.recipe).flags.get("enable-metrics"))
         metrics: list[str] = []  # before the first sample, and after the last one at one request at a time
+        written_at = 0.0  # when all that the probe has to say is on disk
 
         def before_sample(server: Server, _concurrency: int, number: int) -> None:
             if offered and number == 0:
@@ -233,12 +234,14 @@ class SglangBench:
             watch.before_sample(server.pids)
 
         def after_sample(server: Server, sample: r.Sample) -> None:
+            nonlocal written_at
+            written_at = sample.end + PROBE_WRITES_S
             watch.after_sample(sample.sample, sample.begin, sample.end, server.pids)
             if offered and sample.concurrency == 1:
                 metrics[1:] = [read_metrics(server.url)]
 
         def before_stop(_server: Server) -> None:
-            time.sleep(PROBE_WRITES_S)
+            time.sleep(max(0.0, written_at - time.monotonic()))
             _refuse(watch.unfit())
 
         def after_stop(samples: Sequence[r.Sample]) -> None:

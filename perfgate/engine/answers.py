@@ -2,7 +2,8 @@
 
 Every event of a stream holds the whole answer so far, and events may be coalesced, so tokens are counted by
 `completion_tokens` and never by events. To keep the client cheap only the first and the last event are parsed; of those
-in between, where asked for, the token count alone. Everything is a stranger's: sizes are bounded, types are checked.
+in between the token count alone, of the last one in each piece that came. Everything is a stranger's: sizes are
+bounded, types are checked.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Answer:
     last_at: float | None = None
     first_tokens: int = 0  # that came with the first event
     tokens: int = 0
-    counts: list[tuple[float, int]] = field(default_factory=list)  # time, tokens so far; only where asked for
+    counts: list[tuple[float, int]] = field(default_factory=list)  # times and the tokens that had come by then
     output: str = ""
     meta: dict[str, Any] = field(default_factory=dict)
 
@@ -50,9 +51,14 @@ class Answer:
     def decode_tokens(self) -> int:
         return self.tokens - self.first_tokens
 
-    def tokens_at(self, when: float) -> int:
-        """How many tokens had come by then."""
-        return next((count for at, count in reversed(self.counts) if at <= when), 0)
+    def tokens_at(self, when: float) -> float:
+        """How many tokens had come by then; between two counts they are taken to come evenly."""
+        before = [(at, count) for at, count in self.counts if at <= when]
+        after = [(at, count) for at, count in self.counts if at > when]
+        if not before or not after:
+            return before[-1][1] if before else 0
+        (left, low), (right, high) = before[-1], after[0]
+        return low + (high - low) * (when - left) / (right - left)
 
 
 class InOnePiece(ClientError):
@@ -70,6 +76,7 @@ class Dechunker:
     def __init__(self) -> None:
         self._left = 0  # bytes of the chunk still to come
         self._line = b""
+        self.ended = False  # the last chunk, which is empty, has come
 
     def feed(self, data: bytes) -> bytes:
         """The body in these bytes. Raises ClientError where they are not framed."""
@@ -87,6 +94,7 @@ class Dechunker:
             data, self._line = rest, b""
             if line:  # empty: the end of the chunk before
                 self._left = _chunk_size(line)
+                self.ended = self._left == 0
         return b"".join(body)
 
 
@@ -98,40 +106,43 @@ def _chunk_size(line: bytes) -> int:
 
 
 class AnswerReader:
-    """Takes the body of one stream. `counting`: keep the token count of every event with its time."""
+    """Takes the body of one stream, in pieces that may hold many events."""
 
-    def __init__(self, asked_at: float, *, counting: bool = False) -> None:
+    def __init__(self, asked_at: float) -> None:
         self.answer = Answer(asked_at=asked_at)
-        self._counting = counting
         self._rest = b""
         self._last = b""
         self.ended = False
 
     def feed(self, data: bytes, at: float) -> None:
-        """Bytes that came at this time. Raises ClientError for what is no stream of answers."""
+        """Bytes the last of which came at this time. Raises ClientError for what is no stream of answers."""
         *events, self._rest = (self._rest + data).split(b"\n\n")
-        for event in events:
-            self._event(event.strip(), at)
+        bodies = [body for event in events if (body := self._body(event.strip()))]
+        if bodies:
+            self._last = bodies[-1]
+            self._count(at)
         if len(self._rest) > MAX_EVENT:
             raise ClientError("answer_endless", f"the server sent an event of more than {MAX_EVENT >> 20} MiB")
 
-    def _event(self, event: bytes, now: float) -> None:
+    def _body(self, event: bytes) -> bytes:
+        """What an event says of the answer: nothing after the end mark."""
         if self.ended or not event:
-            return
+            return b""
         if not event.startswith(b"data:"):
             raise ClientError("answer_garbage", f"the server answered with something else than events: {_shown(event)}")
         body = event[5:].strip()
-        if body == END:
-            self.ended = True
-            return
+        self.ended = body == END
+        return b"" if self.ended else body
+
+    def _count(self, at: float) -> None:
+        """How many tokens had come at this time, as the last event says."""
         answer = self.answer
         if answer.first_at is None:
-            answer.first_at = now
-            answer.first_tokens = _tokens(_meta(_parsed(body)))
-        answer.last_at = now
-        self._last = body
-        if self._counting:
-            answer.counts.append((now, _count(body)))
+            answer.first_at = at
+            answer.first_tokens = _tokens(_meta(_parsed(self._last)))
+        answer.last_at = at
+        if count := _count(self._last):
+            answer.counts.append((at, count))
 
     def finish(self, expected_tokens: int) -> Answer:
         """The whole answer, once the stream has ended. Raises ClientError where it is not what was asked for."""

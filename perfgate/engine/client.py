@@ -23,26 +23,23 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle, islice
 from statistics import median
-from typing import Any
 
 import requests
 from urllib3.exceptions import HTTPError
 
 from perfgate.config import Workload
-from perfgate.engine.answers import Answer, AnswerReader, Dechunker, InOnePiece, verify_count
+from perfgate.engine.answers import Answer, AnswerReader, InOnePiece, verify_count
 from perfgate.engine.faults import ClientError
 from perfgate.engine.local import local_session
 from perfgate.engine.prompts import Prompt, prompts_for
+from perfgate.engine.stream import Stream, kernel_stamps, read_to_the_end
 from perfgate.records import Request
 
 CONNECT_S = 10.0
-READ_SIZE = 1 << 13  # as much as comes at once; more would be taken from the heap, and given back, at each token
-LOOK_SIZE = 4 << 20  # bytes kept before they are looked into
-LAST_CHUNK = b"0\r\n\r\n"
 FLUSH_S = 20.0  # for the server to have nothing pending
 FLUSH_POLL_S = 0.1
 TRIES = 5  # of a request that came in one piece
@@ -90,6 +87,10 @@ class Client:
 
     def warm_up(self) -> WarmUp:
         """Requests until their speed rises no more, within the workload's bounds; then one wave of each concurrency."""
+        with kernel_stamps():
+            return self._warm_up()
+
+    def _warm_up(self) -> WarmUp:
         limit = self.workload.warmup_max
         steps: list[float] = []
         steady = False
@@ -108,7 +109,7 @@ class Client:
     def sample(self, concurrency: int) -> SampleData:
         """One pass over the prompt set, from an empty cache."""
         self.flush()
-        with _quiet_memory():
+        with _quiet_memory(), kernel_stamps():
             begin = time.monotonic()
             waves = [self._wave(wave) for wave in self._waves(concurrency)]
             end = time.monotonic()
@@ -147,20 +148,28 @@ class Client:
         return self._wave_once(prompts)
 
     def _wave_once(self, prompts: Sequence[Prompt]) -> list[Asked]:
+        with _told_plainly(), ExitStack() as opened:
+            streams = self._begin_together(prompts, opened)
+            read_to_the_end(streams)
+            answers = [stream.reader.finish(self.workload.output_tokens) for stream in streams]
+        return [Asked(*one) for one in zip(prompts, answers, strict=True)]
+
+    def _begin_together(self, prompts: Sequence[Prompt], opened: ExitStack) -> list[Stream]:
+        """Asks all at once and waits for the first event of each; whatever was opened is closed by `opened`."""
         if len(prompts) == 1:
-            return [Asked(prompts[0], self._ask(prompts[0]))]
-        found: list[Asked | None] = [None] * len(prompts)
-        faults: list[ClientError] = []
+            return [self._begin(prompts[0], opened)]
+        found: list[Stream | None] = [None] * len(prompts)
+        faults: list[Exception] = []
         gate = threading.Barrier(len(prompts))
 
-        def ask(place: int, prompt: Prompt) -> None:
+        def begin(place: int, prompt: Prompt) -> None:
             gate.wait()
             try:
-                found[place] = Asked(prompt, self._ask(prompt, counting=True))
-            except ClientError as error:
+                found[place] = self._begin(prompt, opened)
+            except (ClientError, requests.RequestException, HTTPError, OSError) as error:
                 faults.append(error)
 
-        threads = [threading.Thread(target=ask, args=item, daemon=True) for item in enumerate(prompts)]
+        threads = [threading.Thread(target=begin, args=item, daemon=True) for item in enumerate(prompts)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -169,63 +178,26 @@ class Client:
             raise faults[0]
         return [one for one in found if one is not None]
 
-    def _ask(self, prompt: Prompt, *, counting: bool = False) -> Answer:
-        body = {
-            "text": prompt.text,
-            "sampling_params": {
-                "max_new_tokens": self.workload.output_tokens,
-                "temperature": 0.0,
-                "ignore_eos": True,
-            },
-            "stream": True,
-        }
-        data = json.dumps(body).encode()
+    def _begin(self, prompt: Prompt, opened: ExitStack) -> Stream:
+        """Asks, and waits for the first event of the answer."""
+        sampling = {"max_new_tokens": self.workload.output_tokens, "temperature": 0.0, "ignore_eos": True}
+        body = json.dumps({"text": prompt.text, "sampling_params": sampling, "stream": True}).encode()
         limit_s = self.workload.request_timeout_s
-        with _told_plainly(), _session() as session:
+        with _session() as session:
             asked_at = time.monotonic()
             reply = session.post(
                 f"{self.base_url}/generate",
-                data=data,
+                data=body,
                 headers={"Content-Type": "application/json"},
                 timeout=(CONNECT_S, limit_s),
                 stream=True,
             )
-            with reply:
-                if reply.status_code != 200:
-                    raise ClientError("answer_status", f"the server answered with status {reply.status_code}")
-                reader = AnswerReader(asked_at, counting=counting)
-                _read(reply, reader, asked_at + limit_s)
-                return reader.finish(self.workload.output_tokens)
-
-
-def _read(reply: requests.Response, reader: AnswerReader, deadline: float) -> None:
-    """The body, each piece with the moment it came.
-
-    Between two tokens nothing is done but to note the time: a wake-up runs on cold caches, where parsing costs five
-    times as much. So the bytes are read below requests, as they come off the wire, and looked into afterwards.
-    """
-    raw: Any = reply.raw
-    wire = raw._original_response.fp
-    unframed = Dechunker() if reply.headers.get("Transfer-Encoding") == "chunked" else None
-    pieces: list[tuple[float, bytes]] = []
-    size = 0
-    while data := wire.read1(READ_SIZE):
-        now = time.monotonic()
-        pieces.append((now, data))
-        size += len(data)
-        if size > LOOK_SIZE:
-            _look_into(pieces, unframed, reader)
-            pieces, size = [], 0
-        if unframed is not None and data.endswith(LAST_CHUNK):
-            break
-        if now > deadline:
-            raise ClientError("answer_slow", "the server took longer than the request's limit for one answer")
-    _look_into(pieces, unframed, reader)
-
-
-def _look_into(pieces: Sequence[tuple[float, bytes]], unframed: Dechunker | None, reader: AnswerReader) -> None:
-    for at, data in pieces:
-        reader.feed(data if unframed is None else unframed.feed(data), at)
+        opened.callback(reply.close)
+        if reply.status_code != 200:
+            raise ClientError("answer_status", f"the server answered with status {reply.status_code}")
+        stream = Stream(reply, AnswerReader(asked_at), limit_s)
+        stream.read_first()
+        return stream
 
 
 @contextmanager
@@ -334,7 +306,7 @@ def _rate(answers: Sequence[Answer]) -> float:
 
 def _wave_rate(waves: Sequence[Sequence[Asked]]) -> float | None:
     """Tokens per second while all requests of a wave decode; None where in no wave they ever did at the same time."""
-    tokens, seconds = 0, 0.0
+    tokens, seconds = 0.0, 0.0
     for wave in waves:
         answers = [one.answer for one in wave]
         start = max(answer.first_at or 0.0 for answer in answers)

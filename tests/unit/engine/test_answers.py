@@ -17,9 +17,9 @@ from perfgate.engine.faults import ClientError
 LOGS = Path(__file__).parents[2] / "fixtures" / "sglang-logs"
 
 
-def read(*pieces: bytes, expected: int = 8, counting: bool = False) -> Answer:
+def read(*pieces: bytes, expected: int = 8) -> Answer:
     """Asked at 100, a piece each second."""
-    reader = AnswerReader(100.0, counting=counting)
+    reader = AnswerReader(100.0)
     for number, piece in enumerate(pieces, 1):
         reader.feed(piece, 100.0 + number)
     return reader.finish(expected)
@@ -51,7 +51,7 @@ def test_a_recorded_speculative_answer() -> None:
 
 
 def test_a_recorded_plain_answer() -> None:
-    answer = read(*pieces_of("baseline-stream.txt"), counting=True)
+    answer = read(*pieces_of("baseline-stream.txt"))
     assert answer.decode_s == 7.0
     assert [count for _, count in answer.counts] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert answer.tokens_at(answer.counts[2][0]) == 3
@@ -82,7 +82,7 @@ def test_coalesced_events_are_counted_by_tokens() -> None:
 def test_a_count_inside_the_text_does_not_count() -> None:
     body = {"text": 'say "completion_tokens": 99', "meta_info": {"completion_tokens": 4, "finish_reason": None}}
     data = b"data: " + json.dumps(body).encode() + b"\n\n"
-    answer = read(chunk(1), data, chunk(8, **FINISHED), DONE, counting=True)
+    answer = read(chunk(1), data, chunk(8, **FINISHED), DONE)
     assert [count for _, count in answer.counts] == [1, 4, 8]
 
 

@@ -1,0 +1,267 @@
+"""Streamed answers over real sockets: times come from the kernel, and this process sleeps meanwhile."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import pytest
+import requests
+
+from perfgate.engine import stream as stream_module
+from perfgate.engine.answers import Answer, AnswerReader
+from perfgate.engine.faults import ClientError
+from perfgate.engine.local import local_session
+from perfgate.engine.stream import Stream, kernel_stamps, read_to_the_end
+
+TOKENS = 16
+STEP_S = 0.02
+NEAR_S = 0.01  # between the return of a `send` and the kernel's note, on a busy box
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+PLAIN = HEAD + b"\r\n"
+
+Piece = tuple[float, bytes]  # seconds to wait, what is sent then
+
+
+@dataclass
+class Scripted:
+    """Answers each connection with the same pieces, and notes when the last byte of each had been sent."""
+
+    pieces: Sequence[Piece]
+    closes: bool = True
+    resets: bool = False
+    sent: list[list[float]] = field(default_factory=list)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Scripted:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.threads = [threading.Thread(target=self._accept)]
+        self.threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for thread in self.threads:
+            thread.join(10)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.listener.getsockname()[1]}/generate"
+
+    def _accept(self) -> None:
+        while not self.stop.is_set():
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._answer, args=(connection,))
+            self.threads.append(thread)
+            thread.start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        times: list[float] = []
+        self.sent.append(times)
+        with closing(connection):
+            asked = b""
+            while not asked.endswith(b"\r\n\r\n{}"):
+                asked += connection.recv(65536)
+            for pause, data in self.pieces:
+                self.stop.wait(pause)
+                try:
+                    connection.sendall(data)
+                except OSError:
+                    return
+                times.append(time.monotonic())
+            if self.resets:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if not self.closes:
+                self.stop.wait(30)
+
+
+def event(tokens: int, of: int = TOKENS, text: str = "x") -> bytes:
+    end = {"type": "length", "length": of} if tokens == of else None
+    body = {"text": text * tokens, "meta_info": {"finish_reason": end, "completion_tokens": tokens}}
+    return b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def plain(data: bytes) -> bytes:
+    return data
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def answering(head: bytes = CHUNKED, framed: Callable[[bytes], bytes] = chunk, text: str = "x") -> list[Piece]:
+    """An answer of TOKENS tokens, one each STEP_S; the end mark follows the last one after a while."""
+    events = [(STEP_S, framed(event(number, text=text))) for number in range(1, TOKENS + 1)]
+    end = framed(DONE) + (b"0\r\n\r\n" if framed is chunk else b"")
+    return [(0.0, head), *events, (0.1, end)]
+
+
+@pytest.fixture
+def ask() -> Iterator[Callable[..., Stream]]:
+    """`ask(scripted)` opens a stream; all are closed in the end."""
+    opened: list[requests.Response] = []
+
+    def asking(server: Scripted, limit_s: float = 30.0) -> Stream:
+        asked_at = time.monotonic()
+        with local_session() as session:
+            session.headers["Connection"] = "close"
+            opened.append(session.post(server.url, data=b"{}", stream=True, timeout=30))
+        return Stream(opened[-1], AnswerReader(asked_at), limit_s)
+
+    with kernel_stamps():
+        time.sleep(0.05)  # it takes the kernel a moment
+        yield asking
+    for reply in opened:
+        reply.close()
+
+
+def whole(stream: Stream) -> Answer:
+    stream.read_first()
+    read_to_the_end([stream])
+    return stream.reader.finish(TOKENS)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of what was read."""
+    sizes: list[int] = []
+    take = Stream._take
+
+    def noted(self: Stream, data: bytes, at: float) -> None:
+        sizes.append(len(data))
+        take(self, data, at)
+
+    monkeypatch.setattr(Stream, "_take", noted)
+    return sizes
+
+
+@pytest.mark.parametrize(("head", "framed"), [(CHUNKED, chunk), (PLAIN, plain)])
+def test_times_are_those_of_the_bytes_and_not_of_their_reading(
+    ask: Callable[..., Stream], reads: list[int], head: bytes, framed: Callable[[bytes], bytes]
+) -> None:
+    with Scripted(answering(head, framed)) as server:
+        answer = whole(ask(server))
+    _, first, *_, last, _end = server.sent[0]
+    assert answer.first_at == pytest.approx(first, abs=NEAR_S)
+    assert answer.last_at is not None
+    assert last - NEAR_S < answer.last_at < last + 0.1 + 5 * NEAR_S  # no later than the end mark that came with it
+    assert len(reads) < TOKENS / 2  # most tokens woke nobody
+    assert (answer.first_tokens, answer.tokens) == (1, TOKENS)
+
+
+def test_the_first_event_is_timed_by_the_kernel_however_late_it_is_read(ask: Callable[..., Stream]) -> None:
+    with Scripted([(0.0, CHUNKED), (0.05, chunk(event(1))), (0.5, chunk(event(TOKENS)) + chunk(DONE))]) as server:
+        stream = ask(server)
+        time.sleep(0.3)  # a client that got no core
+        answer = whole(stream)
+    assert answer.first_at == pytest.approx(server.sent[0][1], abs=NEAR_S)
+    assert answer.last_at == pytest.approx(server.sent[0][2], abs=NEAR_S)
+
+
+def test_what_came_with_the_headers_counts_from_its_reading(ask: Callable[..., Stream]) -> None:
+    pieces = answering()
+    joined = [(0.0, CHUNKED + chunk(event(1)) + chunk(event(2))), *pieces[3:]]
+    with Scripted(joined) as server:
+        answer = whole(ask(server))
+    assert answer.first_tokens == 2  # so many had come by then
+    assert answer.first_at == pytest.approx(server.sent[0][0], abs=5 * NEAR_S)
+    assert answer.decode_tokens == TOKENS - 2
+
+
+def test_a_kernel_without_times_makes_every_piece_count_as_it_is_read(
+    ask: Callable[..., Stream], reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "SO_TIMESTAMPNS", socket.SO_KEEPALIVE)  # an option that tells nothing
+    with Scripted(answering()) as server:
+        answer = whole(ask(server))
+    assert len(reads) >= TOKENS / 2
+    assert answer.first_at == pytest.approx(server.sent[0][1], abs=5 * NEAR_S)
+    assert answer.last_at == pytest.approx(server.sent[0][-2], abs=5 * NEAR_S)
+
+
+def test_a_clock_that_is_set_meanwhile_moves_nothing(
+    ask: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Scripted(answering()) as server:
+        stream = ask(server)
+        gap = stream_module._clock_gap
+        monkeypatch.setattr(stream_module, "_clock_gap", lambda: gap() - 0.1)  # what came seems to come later
+        answer = whole(stream)
+    sent = server.sent[0]
+    assert answer.first_at == pytest.approx(sent[1], abs=5 * NEAR_S)
+    assert answer.last_at is not None
+    assert sent[-2] - NEAR_S < answer.last_at < sent[-1] + 5 * NEAR_S
+
+
+def test_all_streams_are_read_when_one_ends(ask: Callable[..., Stream]) -> None:
+    """So the tokens of each are known at the moment at which the first one ends."""
+    short = [(0.0, CHUNKED), (0.0, chunk(event(1))), (0.3, chunk(event(TOKENS)) + chunk(DONE) + b"0\r\n\r\n")]
+    slow = [(0.0, CHUNKED), *[(0.05, chunk(event(number))) for number in range(1, TOKENS + 1)], (0.0, chunk(DONE))]
+    with Scripted(short) as one, Scripted(slow) as other:
+        streams = [ask(one), ask(other)]
+        for stream in streams:
+            stream.read_first()
+        read_to_the_end(streams)
+        first, second = (stream.reader.finish(TOKENS) for stream in streams)
+    assert first.last_at is not None
+    (nearest,) = [count for at, count in second.counts if at <= first.last_at][-1:]
+    truly = sum(at <= first.last_at for at in other.sent[0][1:])
+    assert abs(nearest - truly) <= 1
+
+
+def test_a_server_that_keeps_the_connection_is_done_all_the_same(
+    ask: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "LOOK_S", 0.2)
+    with Scripted(answering(), closes=False) as server:
+        answer = whole(ask(server))
+    assert answer.tokens == TOKENS
+
+
+def test_long_answers_are_read_before_they_fill_the_kernels_room(
+    ask: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "LOOK_S", 30.0)
+    with Scripted(answering(text="x" * 20_000)) as server:
+        answer = whole(ask(server))
+    sent = server.sent[0]
+    assert sent[-2] - sent[1] < 3 * STEP_S * TOKENS  # nobody made the server wait
+    assert answer.decode_s == pytest.approx(sent[-2] - sent[1], abs=0.15)
+
+
+def test_silence_and_slowness_are_told_apart(ask: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "LOOK_S", 0.1)
+    monkeypatch.setattr(stream_module, "SILENT_S", 0.5)
+    silent = [(0.0, CHUNKED), (0.0, chunk(event(1)))]
+    slow = [(0.0, CHUNKED), *[(0.2, chunk(event(1)))] * 100]
+    for pieces, code in ((silent, "answer_hung"), (slow, "answer_slow")):
+        with Scripted(pieces, closes=False) as server, pytest.raises(ClientError) as caught:
+            whole(ask(server, limit_s=1.0))
+        assert caught.value.code == code
+
+
+def test_a_connection_that_is_reset_after_the_answer_does_no_harm(ask: Callable[..., Stream]) -> None:
+    with Scripted(answering(), resets=True) as server:
+        answer = whole(ask(server))
+    assert answer.tokens == TOKENS
+
+
+def test_an_answer_that_breaks_off_is_cut(ask: Callable[..., Stream]) -> None:
+    with Scripted(answering()[:5]) as server, pytest.raises(ClientError) as caught:
+        whole(ask(server))
+    assert caught.value.code == "answer_cut"
