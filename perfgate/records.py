@@ -303,7 +303,7 @@ class Request:
     prompt_kind: str  # code | chat | maths | summary | json
     tokens: int  # completion tokens
     ttft_s: float
-    decode_s: float  # first token to last
+    decode_s: float  # from the first token to the end of the answer
     output: str  # hash of the output token ids
     verify_ct: int | None = None  # speculative cycles
     accept_length: float | None = None

@@ -80,18 +80,19 @@ class Dechunker:
 
     def feed(self, data: bytes) -> bytes:
         """The body in these bytes. Raises ClientError where they are not framed."""
-        body = []
-        while data:
+        body, at = [], 0
+        while at < len(data) and not self.ended:  # what follows the last chunk is no part of the body
             if self._left:
-                body.append(data[: self._left])
-                taken = len(body[-1])
-                data, self._left = data[taken:], self._left - taken
+                body.append(data[at : at + self._left])
+                at += len(body[-1])
+                self._left -= len(body[-1])
                 continue
-            line, newline, rest = (self._line + data).partition(b"\r\n")
-            if not newline:
-                self._line = line[:_MAX_SIZE_LINE]
+            newline = data.find(b"\n", at)
+            self._line = (self._line + data[at : newline if newline >= 0 else None])[:_MAX_SIZE_LINE]
+            if newline < 0:
                 break
-            data, self._line = rest, b""
+            at = newline + 1
+            line, self._line = self._line.removesuffix(b"\r"), b""
             if line:  # empty: the end of the chunk before
                 self._left = _chunk_size(line)
                 self.ended = self._left == 0
@@ -159,6 +160,9 @@ class AnswerReader:
                 "answer_length",
                 f"the server gave {answer.tokens} tokens where exactly {expected_tokens} were asked for",
             )
+        counts = [count for _, count in answer.counts]
+        if counts != sorted(counts) or max(counts, default=0) > answer.tokens:
+            raise ClientError("answer_garbage", "the server counted the tokens of one answer down, or too far up")
         if answer.meta.get("finish_reason") is None:
             raise ClientError("answer_cut", "the answer ended without saying that it is finished")
         if answer.decode_tokens < 1 or answer.decode_s <= 0:

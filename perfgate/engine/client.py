@@ -1,7 +1,7 @@
 """The load client: asks a server for its prompts and measures the answers. The same client for both sides.
 
-What is measured, per answer: the wait for the first token, the time from the first token to the last (`decode_s`), and
-the tokens that came in it. A sample is one pass over the whole prompt set at one concurrency:
+What is measured, per answer: the wait for the first token, the time from the first token to the answer's end
+(`decode_s`), and the tokens that came in it. A sample is one pass over the whole prompt set at one concurrency:
 
 - concurrency 1: one prompt after the other; tok_s = Σ decode tokens / Σ decode time.
 - concurrency c: waves of c prompts asked at once, the last wave filled up from the start of the set. Of each wave only
@@ -13,33 +13,32 @@ the tokens that came in it. A sample is one pass over the whole prompt set at on
                         ^             ^        █ counted
                         last first    first end
 
-Times are time.monotonic(), as everywhere in the facts.
+Times are time.monotonic(), as everywhere in the facts: of the bytes' arrival, as the kernel noted it (`stream`).
 """
 
 from __future__ import annotations
 
 import gc
 import json
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle, islice
 from statistics import median
 
 import requests
+from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
 from perfgate.config import Workload
-from perfgate.engine.answers import Answer, AnswerReader, InOnePiece, verify_count
+from perfgate.engine.answers import Answer, InOnePiece, verify_count
 from perfgate.engine.faults import ClientError
-from perfgate.engine.local import local_session
 from perfgate.engine.prompts import Prompt, prompts_for
-from perfgate.engine.stream import Stream, kernel_stamps, read_to_the_end
+from perfgate.engine.stream import kernel_stamps
+from perfgate.engine.wave import CONNECT_S, Wave
 from perfgate.records import Request
 
-CONNECT_S = 10.0
 FLUSH_S = 20.0  # for the server to have nothing pending
 FLUSH_POLL_S = 0.1
 TRIES = 5  # of a request that came in one piece
@@ -84,6 +83,20 @@ class Client:
         self.workload = workload
         self.speculative = speculative
         self.prompts = prompts_for(workload)
+        self._http = HTTPAdapter(pool_maxsize=max(workload.concurrency))
+        self._flush_request = self._prepared("/flush_cache")
+        self._requests = {prompt.id: self._request(prompt) for prompt in self.prompts}
+
+    def _prepared(self, path: str, body: bytes | None = None) -> requests.PreparedRequest:
+        """A connection of its own for each request: no stale one is ever met, and every request pays the same."""
+        headers = {"Connection": "close", **({} if body is None else {"Content-Type": "application/json"})}
+        return requests.Request("POST", self.base_url + path, headers, data=body).prepare()
+
+    def _request(self, prompt: Prompt) -> requests.PreparedRequest:
+        """Made beforehand: while a server is measured, its client does as little as it can."""
+        sampling = {"max_new_tokens": self.workload.output_tokens, "temperature": 0.0, "ignore_eos": True}
+        body = json.dumps({"text": prompt.text, "sampling_params": sampling, "stream": True})
+        return self._prepared("/generate", body.encode())
 
     def warm_up(self) -> WarmUp:
         """Requests until their speed rises no more, within the workload's bounds; then one wave of each concurrency."""
@@ -127,10 +140,11 @@ class Client:
             time.sleep(FLUSH_POLL_S)
 
     def _flush_once(self) -> int:
-        with _told_plainly(), _session() as session:
+        with _told_plainly():
             timeout = (CONNECT_S, self.workload.request_timeout_s)
-            with session.post(f"{self.base_url}/flush_cache", timeout=timeout, stream=True) as reply:
-                return reply.status_code
+            reply = self._http.send(self._flush_request, stream=True, timeout=timeout)
+            reply.close()
+            return reply.status_code
 
     def _waves(self, concurrency: int) -> Iterator[Sequence[Prompt]]:
         for start in range(0, len(self.prompts), concurrency):
@@ -148,56 +162,10 @@ class Client:
         return self._wave_once(prompts)
 
     def _wave_once(self, prompts: Sequence[Prompt]) -> list[Asked]:
-        with _told_plainly(), ExitStack() as opened:
-            streams = self._begin_together(prompts, opened)
-            read_to_the_end(streams)
-            answers = [stream.reader.finish(self.workload.output_tokens) for stream in streams]
+        asked = [self._requests[prompt.id] for prompt in prompts]
+        with _told_plainly(), Wave(self._http, asked, self.workload.request_timeout_s) as wave:
+            answers = [reader.finish(self.workload.output_tokens) for reader in wave.read()]
         return [Asked(*one) for one in zip(prompts, answers, strict=True)]
-
-    def _begin_together(self, prompts: Sequence[Prompt], opened: ExitStack) -> list[Stream]:
-        """Asks all at once and waits for the first event of each; whatever was opened is closed by `opened`."""
-        if len(prompts) == 1:
-            return [self._begin(prompts[0], opened)]
-        found: list[Stream | None] = [None] * len(prompts)
-        faults: list[Exception] = []
-        gate = threading.Barrier(len(prompts))
-
-        def begin(place: int, prompt: Prompt) -> None:
-            gate.wait()
-            try:
-                found[place] = self._begin(prompt, opened)
-            except (ClientError, requests.RequestException, HTTPError, OSError) as error:
-                faults.append(error)
-
-        threads = [threading.Thread(target=begin, args=item, daemon=True) for item in enumerate(prompts)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if faults:
-            raise faults[0]
-        return [one for one in found if one is not None]
-
-    def _begin(self, prompt: Prompt, opened: ExitStack) -> Stream:
-        """Asks, and waits for the first event of the answer."""
-        sampling = {"max_new_tokens": self.workload.output_tokens, "temperature": 0.0, "ignore_eos": True}
-        body = json.dumps({"text": prompt.text, "sampling_params": sampling, "stream": True}).encode()
-        limit_s = self.workload.request_timeout_s
-        with _session() as session:
-            asked_at = time.monotonic()
-            reply = session.post(
-                f"{self.base_url}/generate",
-                data=body,
-                headers={"Content-Type": "application/json"},
-                timeout=(CONNECT_S, limit_s),
-                stream=True,
-            )
-        opened.callback(reply.close)
-        if reply.status_code != 200:
-            raise ClientError("answer_status", f"the server answered with status {reply.status_code}")
-        stream = Stream(reply, AnswerReader(asked_at), limit_s)
-        stream.read_first()
-        return stream
 
 
 @contextmanager
@@ -213,14 +181,6 @@ def _told_plainly() -> Iterator[None]:
             "answer_hung" if slow else "connection_lost",
             "the server stopped answering" if slow else "the connection to the server broke off",
         ) from error
-
-
-def _session() -> requests.Session:
-    """A connection of its own for each request: no stale one is ever met, and every request pays the same."""
-    session = local_session()
-    session.headers.clear()
-    session.headers["Connection"] = "close"
-    return session
 
 
 @contextmanager

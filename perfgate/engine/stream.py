@@ -4,18 +4,21 @@ A client that wakes up for every token takes a share of a core beside the server
 where the box is busy. Here each socket carries SO_TIMESTAMPNS (socket(7), Linux): a read also tells when the last of
 its bytes arrived. So only the first event of an answer is waited for; then SO_RCVLOWAT keeps the process asleep until
 an answer ends, much has come or two seconds have passed, and each read gives one exact point of the answer's
-tokens over time. Where the kernel gives no such times, every piece is read at once and has the time of its reading.
+tokens over time. The last one is that of the answer's end: a server's end mark follows its last token at once, and
+both are read together. Where the kernel gives no such times, every piece is read at once and has the time of its
+reading.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import select
 import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import requests
@@ -35,7 +38,7 @@ SILENT_S = 5.0  # no byte for so long before the limit: it hangs, else it is slo
 
 
 class Stream:
-    """The body of one reply of /generate, from its first event on."""
+    """The body of one reply of /generate."""
 
     def __init__(self, reply: requests.Response, reader: AnswerReader, limit_s: float) -> None:
         """`limit_s`: for the whole answer, since it was asked for."""
@@ -43,28 +46,20 @@ class Stream:
         self._file = raw._original_response.fp
         self._socket: socket.socket = self._file.raw._sock
         self.reader = reader
+        self.deadline = reader.answer.asked_at + limit_s
+        self.ended = False
         self._limit_s = limit_s
-        self._deadline = reader.answer.asked_at + limit_s
-        self._unframed = Dechunker() if reply.headers.get("Transfer-Encoding") == "chunked" else None
+        framing = reply.headers.get("Transfer-Encoding", "")
+        self._unframed = Dechunker() if framing.lower() == "chunked" else None
         self._buffer = memoryview(bytearray(BUFFER))
         self._gap = _clock_gap()
         self._came_at = reader.answer.asked_at  # the last byte
-        self._stamped = False  # whether the kernel tells when bytes came
-        self._asleep = False
-        self.ended = False
+        self._stamped = False  # whether the kernel tells when bytes come
+        self._wakes_at = 1  # bytes
         self._socket.setblocking(False)
-        self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-
-    @property
-    def begun(self) -> bool:
-        return self.reader.answer.first_at is not None
-
-    def read_first(self) -> None:
-        """Waits for the first event. Raises ClientError, OSError."""
-        if early := self._came_with_the_headers():
-            self._take(early, time.monotonic())
-        while not (self.begun or self.ended):
-            read_when_due([self])
+        with suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self._early = self._came_with_the_headers()
 
     def _came_with_the_headers(self) -> bytes:
         """What lies in the reader of the headers. What still lies in the kernel stays there, with its time."""
@@ -76,9 +71,16 @@ class Stream:
             sockets._sock = self._socket
         return early
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def read(self) -> None:
-        """All that has come by now, without waiting. Raises ClientError, OSError."""
-        came, told = bytearray(), []
+        """All that has come by now, without waiting. Raises ClientError, OSError.
+
+        It is one piece with one time, that of its last byte: of the others' times nothing is known.
+        """
+        came, told = bytearray(self._early), []
+        self._early = b""
         while len(came) < MOST and not self.ended:
             try:
                 size, told_with_it, _, _ = self._socket.recvmsg_into([self._buffer], ANCILLARY, socket.MSG_DONTWAIT)
@@ -97,45 +99,40 @@ class Stream:
             self._take(bytes(came), self._moment(told))
         if not self.ended:
             self._refuse_late()
-            self._sleep_well()
-
-    def _sleep_well(self) -> None:
-        """From the first event on, where the kernel is seen to note times, no token wakes this process."""
-        if self._stamped and self.begun and not self._asleep:
-            self._asleep = True
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, ENOUGH)
+            self._set_alarm()
 
     def _take(self, data: bytes, at: float) -> None:
-        """Bytes the last of which came then. They are one piece: of the others' times nothing is known."""
         self._came_at = at
         self.reader.feed(data if self._unframed is None else self._unframed.feed(data), at)
-        if self._unframed is not None and self._unframed.ended:
+        if self.reader.ended or (self._unframed is not None and self._unframed.ended):
             self.ended = True
+
+    def _moment(self, told: Sequence[tuple[int, int, bytes]]) -> float:
+        """When the last of the bytes just read came: time.monotonic(), never outside of what can be."""
+        now = time.monotonic()
+        stamp = next((data for level, kind, data in told if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS)), b"")
+        at, gap = now, _clock_gap()
+        if len(stamp) == STAMP.size:
+            seconds, nanoseconds = STAMP.unpack(stamp)
+            at = seconds + nanoseconds / 1e9 - gap
+        in_order = self._came_at - GAP_S <= at <= now + GAP_S
+        self._stamped = bool(stamp) and in_order and abs(gap - self._gap) <= GAP_S
+        return min(max(at, self._came_at), now) if self._stamped else now
 
     def _refuse_late(self) -> None:
         now = time.monotonic()
-        if now <= self._deadline:
+        if now <= self.deadline:
             return
         if now - self._came_at > min(SILENT_S, self._limit_s / 2):
             raise ClientError("answer_hung", "the server stopped answering")
         raise ClientError("answer_slow", "the server took longer than the request's limit for one answer")
 
-    def _moment(self, told: Sequence[tuple[int, int, bytes]]) -> float:
-        """When the last of the bytes just read came: time.monotonic(), never outside of what can be."""
-        now = time.monotonic()
-        stamp = next((data for level, kind, data in told if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS)), None)
-        if stamp is None or len(stamp) != STAMP.size:
-            return now
-        seconds, nanoseconds = STAMP.unpack(stamp)
-        gap = _clock_gap()
-        at: float = seconds + nanoseconds / 1e9 - gap
-        if abs(gap - self._gap) > GAP_S or not self._came_at <= at <= now:
-            return now
-        self._stamped = True
-        return at
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
+    def _set_alarm(self) -> None:
+        """From the first event on no token wakes this process, as long as the kernel is seen to note its time."""
+        wakes_at = ENOUGH if self._stamped and self.reader.answer.first_at is not None else 1
+        if wakes_at != self._wakes_at:
+            self._wakes_at = wakes_at
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wakes_at)
 
 
 class _NothingThere:
@@ -145,29 +142,29 @@ class _NothingThere:
         raise BlockingIOError(errno.EAGAIN, "nothing there")
 
 
-def read_when_due(streams: Sequence[Stream]) -> None:
-    """Waits until one of them has something to tell, and then reads all: so all counts are of the same moment."""
+def read_when_due(streams: Sequence[Stream], news: int, deadline: float) -> None:
+    """Waits until a stream or the descriptor `news` has something to tell, and then reads all streams.
+
+    So the tokens of all are known at the moments that matter: when the last one begins, when the first one ends.
+    """
     due = select.poll()
+    due.register(news, select.POLLIN)
     for stream in streams:
         due.register(stream, select.POLLIN)
-    due.poll(1000 * LOOK_S)
+    until = min([deadline, *(stream.deadline for stream in streams)])
+    due.poll(1000 * min(LOOK_S, max(0.001, until - time.monotonic())))
+    with suppress(BlockingIOError):
+        os.eventfd_read(news)
     for stream in streams:
         stream.read()
-
-
-def read_to_the_end(streams: Sequence[Stream]) -> None:
-    """Reads answers that have begun. Raises ClientError, OSError."""
-    for stream in streams:
-        stream.read()
-    while left := [stream for stream in streams if not stream.ended]:
-        read_when_due(left)
 
 
 @contextmanager
 def kernel_stamps() -> Iterator[None]:
     """Keeps the kernel noting times while no stream is open: to begin with it takes it a moment."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as keeper:
-        keeper.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        with suppress(OSError):  # then every piece has the time of its reading
+            keeper.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         yield
 
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 import pytest
 import requests
+from requests.adapters import HTTPAdapter
 
 from perfgate.engine import stream as stream_module
 from perfgate.engine.answers import Answer, AnswerReader
 from perfgate.engine.faults import ClientError
-from perfgate.engine.local import local_session
-from perfgate.engine.stream import Stream, kernel_stamps, read_to_the_end
+from perfgate.engine.stream import Stream, kernel_stamps, read_when_due
+from perfgate.engine.wave import Wave
+from perfgate.records import Blame
 
 TOKENS = 16
 STEP_S = 0.02
@@ -70,16 +73,15 @@ class Scripted:
     def _answer(self, connection: socket.socket) -> None:
         times: list[float] = []
         self.sent.append(times)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as uvicorn does
         with closing(connection):
             asked = b""
             while not asked.endswith(b"\r\n\r\n{}"):
                 asked += connection.recv(65536)
             for pause, data in self.pieces:
                 self.stop.wait(pause)
-                try:
+                with suppress(OSError):
                     connection.sendall(data)
-                except OSError:
-                    return
                 times.append(time.monotonic())
             if self.resets:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -118,9 +120,7 @@ def ask() -> Iterator[Callable[..., Stream]]:
 
     def asking(server: Scripted, limit_s: float = 30.0) -> Stream:
         asked_at = time.monotonic()
-        with local_session() as session:
-            session.headers["Connection"] = "close"
-            opened.append(session.post(server.url, data=b"{}", stream=True, timeout=30))
+        opened.append(HTTPAdapter().send(asked_of(server), stream=True, timeout=30))
         return Stream(opened[-1], AnswerReader(asked_at), limit_s)
 
     with kernel_stamps():
@@ -130,10 +130,26 @@ def ask() -> Iterator[Callable[..., Stream]]:
         reply.close()
 
 
+def asked_of(server: Scripted) -> requests.PreparedRequest:
+    return requests.Request("POST", server.url, {"Connection": "close"}, data=b"{}").prepare()
+
+
 def whole(stream: Stream) -> Answer:
-    stream.read_first()
-    read_to_the_end([stream])
+    news = os.eventfd(0, os.EFD_NONBLOCK)
+    try:
+        while not stream.ended:
+            read_when_due([stream], news, stream.deadline)
+    finally:
+        os.close(news)
     return stream.reader.finish(TOKENS)
+
+
+def together(*servers: Scripted, limit_s: float = 30.0) -> list[Answer]:
+    """One wave, a request to each."""
+    with kernel_stamps():
+        time.sleep(0.05)
+        with Wave(HTTPAdapter(), [asked_of(server) for server in servers], limit_s) as wave:
+            return [reader.finish(TOKENS) for reader in wave.read()]
 
 
 @pytest.fixture
@@ -164,7 +180,7 @@ def test_times_are_those_of_the_bytes_and_not_of_their_reading(
     assert (answer.first_tokens, answer.tokens) == (1, TOKENS)
 
 
-def test_the_first_event_is_timed_by_the_kernel_however_late_it_is_read(ask: Callable[..., Stream]) -> None:
+def test_a_first_event_that_is_read_late_has_the_time_at_which_it_came(ask: Callable[..., Stream]) -> None:
     with Scripted([(0.0, CHUNKED), (0.05, chunk(event(1))), (0.5, chunk(event(TOKENS)) + chunk(DONE))]) as server:
         stream = ask(server)
         time.sleep(0.3)  # a client that got no core
@@ -173,14 +189,21 @@ def test_the_first_event_is_timed_by_the_kernel_however_late_it_is_read(ask: Cal
     assert answer.last_at == pytest.approx(server.sent[0][2], abs=NEAR_S)
 
 
-def test_what_came_with_the_headers_counts_from_its_reading(ask: Callable[..., Stream]) -> None:
+@pytest.mark.parametrize("joined", [True, False])
+def test_of_several_events_read_late_the_newest_counts_with_its_time(ask: Callable[..., Stream], joined: bool) -> None:
+    """Also where the first of them came with the headers, which another reader takes."""
     pieces = answering()
-    joined = [(0.0, CHUNKED + chunk(event(1)) + chunk(event(2))), *pieces[3:]]
-    with Scripted(joined) as server:
-        answer = whole(ask(server))
-    assert answer.first_tokens == 2  # so many had come by then
-    assert answer.first_at == pytest.approx(server.sent[0][0], abs=5 * NEAR_S)
-    assert answer.decode_tokens == TOKENS - 2
+    if joined:
+        pieces[:2] = [(0.0, CHUNKED + chunk(event(1)))]
+    with Scripted([*pieces[:5], (0.5, pieces[5][1]), *pieces[6:]]) as server:
+        time.sleep(0.05)
+        stream = ask(server)
+        time.sleep(0.3)
+        answer = whole(stream)
+    count = answer.first_tokens
+    assert count > 1
+    assert answer.first_at == pytest.approx(server.sent[0][count - 1 if joined else count], abs=NEAR_S)
+    assert answer.decode_tokens == TOKENS - count
 
 
 def test_a_kernel_without_times_makes_every_piece_count_as_it_is_read(
@@ -208,20 +231,77 @@ def test_a_clock_that_is_set_meanwhile_moves_nothing(
     assert sent[-2] - NEAR_S < answer.last_at < sent[-1] + 5 * NEAR_S
 
 
-def test_all_streams_are_read_when_one_ends(ask: Callable[..., Stream]) -> None:
+def test_all_are_read_when_one_ends() -> None:
     """So the tokens of each are known at the moment at which the first one ends."""
     short = [(0.0, CHUNKED), (0.0, chunk(event(1))), (0.3, chunk(event(TOKENS)) + chunk(DONE) + b"0\r\n\r\n")]
     slow = [(0.0, CHUNKED), *[(0.05, chunk(event(number))) for number in range(1, TOKENS + 1)], (0.0, chunk(DONE))]
     with Scripted(short) as one, Scripted(slow) as other:
-        streams = [ask(one), ask(other)]
-        for stream in streams:
-            stream.read_first()
-        read_to_the_end(streams)
-        first, second = (stream.reader.finish(TOKENS) for stream in streams)
+        first, second = together(one, other)
     assert first.last_at is not None
-    (nearest,) = [count for at, count in second.counts if at <= first.last_at][-1:]
+    (nearest,) = [count for at, count in second.counts if at <= first.last_at + NEAR_S][-1:]
     truly = sum(at <= first.last_at for at in other.sent[0][1:])
     assert abs(nearest - truly) <= 1
+
+
+@pytest.mark.parametrize("stamps", [True, False])
+def test_one_that_ends_before_another_begins_is_read_in_time(stamps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not stamps:
+        monkeypatch.setattr(stream_module, "SO_TIMESTAMPNS", socket.SO_KEEPALIVE)
+    late = [(0.8, CHUNKED), *answering()[1:]]  # even its headers come late
+    with Scripted(answering()) as one, Scripted(late) as other:
+        first, second = together(one, other)
+    assert first.last_at is not None
+    assert first.last_at < one.sent[0][-1] + 5 * NEAR_S
+    assert second.first_at == pytest.approx(other.sent[0][1], abs=5 * NEAR_S)
+
+
+def test_headers_that_never_end_are_a_hung_server() -> None:
+    dripping = [(0.0, b"HTTP/1.1 200 OK\r\n"), *[(0.1, b"X: y\r\n")] * 200]
+    began = time.monotonic()
+    with Scripted(dripping) as server, pytest.raises(ClientError) as caught:
+        together(server, limit_s=1.0)
+    assert caught.value.code == "answer_hung"
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("location", [b"http://[", b"\xff", b"/elsewhere"])
+def test_no_redirect_is_followed(location: bytes) -> None:
+    redirect = [(0.0, b"HTTP/1.1 302 Found\r\nLocation: " + location + b"\r\nContent-Length: 9\r\n\r\nelsewhere")]
+    with Scripted(redirect) as server, pytest.raises(ClientError) as caught:
+        together(server)
+    assert caught.value.code == "answer_status"
+    assert len(server.sent) == 1
+
+
+def test_what_is_no_http_is_an_error_of_the_connection() -> None:
+    with Scripted([(0.0, b"garbage\r\n\r\n")]) as server, pytest.raises(requests.RequestException):
+        together(server)
+
+
+def test_a_reply_that_comes_after_the_end_of_the_wave_is_closed() -> None:
+    with Scripted([(0.4, CHUNKED)], closes=False) as late, Scripted([(0.0, b"no\r\n\r\n")]) as wrong:
+        with pytest.raises(requests.RequestException):
+            together(late, wrong)
+        time.sleep(0.6)  # filterwarnings=error: an open socket would be told of
+
+
+def test_too_few_threads_is_the_boxs_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def limited(self: threading.Thread) -> None:
+        if "_await_headers" in repr(getattr(self, "_target", None)):
+            started.append(self)
+            if len(started) > 1:
+                raise RuntimeError("can't start new thread")
+        start(self)
+
+    with Scripted(answering()) as server:
+        monkeypatch.setattr(threading.Thread, "start", limited)
+        with pytest.raises(ClientError) as caught:
+            together(server, server)
+    assert (caught.value.code, caught.value.blame) == ("no_threads", Blame.BOX)
+    started[0].join(5)
+    assert not started[0].is_alive()
 
 
 def test_a_server_that_keeps_the_connection_is_done_all_the_same(

@@ -96,6 +96,8 @@ def test_a_count_inside_the_text_does_not_count() -> None:
         ([chunk(1), chunk(7, **FINISHED), DONE], "answer_length"),
         ([chunk(1), chunk(9, **FINISHED), DONE], "answer_length"),
         ([chunk(8, **FINISHED), DONE], "answer_in_one_piece"),
+        ([chunk(1), chunk(5), chunk(4), chunk(8, **FINISHED), DONE], "answer_garbage"),
+        ([chunk(1), chunk(1).replace(b":1}", b":900000000}"), chunk(8, **FINISHED), DONE], "answer_garbage"),
         ([b"<html>busy</html>\n\n"], "answer_garbage"),
         ([b"data: {oops\n\n"], "answer_garbage"),
         ([b"data: [1,2]\n\n"], "answer_garbage"),

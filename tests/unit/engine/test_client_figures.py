@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -85,6 +86,49 @@ def test_a_wave_counts_only_while_all_requests_decode() -> None:
     assert first.tokens_at(2.0) - first.tokens_at(1.45) == pytest.approx(5.5)
     assert second.tokens_at(2.0) - second.tokens_at(1.45) == pytest.approx(5.5)
     assert data.tok_s == pytest.approx(20)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.0, 1.0), st.lists(st.tuples(st.floats(0.02, 0.04), st.integers(1, 3)), min_size=90)),
+        min_size=2,
+        max_size=5,
+    ),
+    st.floats(1.0, 4.0),
+)
+def test_a_wave_read_seldom_is_as_fast_as_one_read_at_each_token(
+    rows: list[tuple[float, list[tuple[float, int]]]], faster: float
+) -> None:
+    """As `stream` reads: the first tokens, the last, and all when the last request begins and when the first one ends.
+
+    Tokens come in bursts, and faster before the last request has begun and after the first one has ended.
+    """
+    start = 1.0 + max(late for late, _ in rows)
+    stop = start + 1.2
+    dense = [_bursts(1.0 + late, bursts, (start, stop), faster) for late, bursts in rows]
+    stop = min(one.counts[-1][0] for one in dense)
+    sparse = []
+    for one in dense:
+        read = [max(index for index, (at, _) in enumerate(one.counts) if at <= when) for when in (start, stop)]
+        counts = [point for index, point in enumerate(one.counts) if index in {0, len(one.counts) - 1, *read}]
+        sparse.append(dataclasses.replace(one, counts=counts))
+
+    def tokens(answers: list[Answer]) -> float:
+        speed = summarise(8, 0.0, 9.0, [[Asked(CODE, one) for one in answers]], speculative=False).tok_s
+        assert speed is not None
+        return speed * (stop - start)
+
+    assert tokens(sparse) == pytest.approx(tokens(dense), abs=2 * 3 * len(rows))  # a burst at each end of each
+
+
+def _bursts(first_at: float, bursts: list[tuple[float, int]], window: tuple[float, float], faster: float) -> Answer:
+    at, count = first_at, 1
+    counts = [(at, count)]
+    for step_s, tokens in bursts:
+        at += step_s if window[0] <= at < window[1] else step_s / faster
+        count += tokens
+        counts.append((at, count))
+    return dataclasses.replace(answer(first_at=first_at), last_at=at, tokens=count, counts=counts)
 
 
 def test_waves_that_never_decode_together_have_no_speed() -> None:
