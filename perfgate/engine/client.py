@@ -27,16 +27,15 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from statistics import median
 
-import requests
+from requests import PreparedRequest
 from requests.adapters import HTTPAdapter
-from urllib3.exceptions import HTTPError
 
 from perfgate.config import Workload
 from perfgate.engine.answers import Answer, InOnePiece, verify_count
+from perfgate.engine.asking import Asking, post, status_of
 from perfgate.engine.faults import ClientError
 from perfgate.engine.prompts import Prompt, prompts_for
-from perfgate.engine.stream import kernel_stamps
-from perfgate.engine.wave import CONNECT_S, Wave
+from perfgate.engine.stream import kernel_stamps, read_answers
 from perfgate.records import Request
 
 FLUSH_S = 20.0  # for the server to have nothing pending
@@ -84,19 +83,14 @@ class Client:
         self.speculative = speculative
         self.prompts = prompts_for(workload)
         self._http = HTTPAdapter(pool_maxsize=max(workload.concurrency))
-        self._flush_request = self._prepared("/flush_cache")
+        self._flush_request = post(f"{base_url}/flush_cache")
         self._requests = {prompt.id: self._request(prompt) for prompt in self.prompts}
 
-    def _prepared(self, path: str, body: bytes | None = None) -> requests.PreparedRequest:
-        """A connection of its own for each request: no stale one is ever met, and every request pays the same."""
-        headers = {"Connection": "close", **({} if body is None else {"Content-Type": "application/json"})}
-        return requests.Request("POST", self.base_url + path, headers, data=body).prepare()
-
-    def _request(self, prompt: Prompt) -> requests.PreparedRequest:
+    def _request(self, prompt: Prompt) -> PreparedRequest:
         """Made beforehand: while a server is measured, its client does as little as it can."""
         sampling = {"max_new_tokens": self.workload.output_tokens, "temperature": 0.0, "ignore_eos": True}
         body = json.dumps({"text": prompt.text, "sampling_params": sampling, "stream": True})
-        return self._prepared("/generate", body.encode())
+        return post(f"{self.base_url}/generate", body.encode())
 
     def warm_up(self) -> WarmUp:
         """Requests until their speed rises no more, within the workload's bounds; then one wave of each concurrency."""
@@ -132,19 +126,12 @@ class Client:
         """Empties the server's prefix cache; it refuses while requests are pending."""
         deadline = time.monotonic() + FLUSH_S
         while True:
-            status = self._flush_once()
+            status = status_of(self._http, self._flush_request, self.workload.request_timeout_s)
             if status == 200:
                 return
             if status != 400 or time.monotonic() >= deadline:
                 raise ClientError("flush_refused", f"the server does not empty its cache (status {status})")
             time.sleep(FLUSH_POLL_S)
-
-    def _flush_once(self) -> int:
-        with _told_plainly():
-            timeout = (CONNECT_S, self.workload.request_timeout_s)
-            reply = self._http.send(self._flush_request, stream=True, timeout=timeout)
-            reply.close()
-            return reply.status_code
 
     def _waves(self, concurrency: int) -> Iterator[Sequence[Prompt]]:
         for start in range(0, len(self.prompts), concurrency):
@@ -162,25 +149,10 @@ class Client:
         return self._wave_once(prompts)
 
     def _wave_once(self, prompts: Sequence[Prompt]) -> list[Asked]:
-        asked = [self._requests[prompt.id] for prompt in prompts]
-        with _told_plainly(), Wave(self._http, asked, self.workload.request_timeout_s) as wave:
-            answers = [reader.finish(self.workload.output_tokens) for reader in wave.read()]
+        requests = [self._requests[prompt.id] for prompt in prompts]
+        with Asking(self._http, requests, self.workload.request_timeout_s) as asking:
+            answers = [reader.finish(self.workload.output_tokens) for reader in read_answers(asking)]
         return [Asked(*one) for one in zip(prompts, answers, strict=True)]
-
-
-@contextmanager
-def _told_plainly() -> Iterator[None]:
-    """Network errors of requests and urllib3 as one clear line."""
-    try:
-        yield
-    except (requests.Timeout, TimeoutError) as error:
-        raise ClientError("answer_hung", "the server stopped answering") from error
-    except (requests.RequestException, HTTPError, OSError) as error:
-        slow = "timed out" in str(error)
-        raise ClientError(
-            "answer_hung" if slow else "connection_lost",
-            "the server stopped answering" if slow else "the connection to the server broke off",
-        ) from error
 
 
 @contextmanager

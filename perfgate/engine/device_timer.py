@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import requests
+from requests.adapters import HTTPAdapter
 
-from perfgate.engine.local import local_session
+from perfgate.engine.asking import body_of, get
+from perfgate.engine.faults import ClientError
 from perfgate.records import Sample
 
 READ_S = 5.0
@@ -28,9 +29,8 @@ TIMER_PHASES = {
 def read_metrics(url: str) -> str:
     """What a server's `/metrics` says now; nothing where it does not answer. Never between the requests of a sample."""
     try:
-        with local_session() as session, session.get(f"{url}/metrics", timeout=READ_S, stream=True) as reply:
-            return reply.raw.read(MAX_CHARACTERS, decode_content=True).decode("utf-8", "replace")
-    except (requests.RequestException, OSError):
+        return body_of(HTTPAdapter(), get(f"{url}/metrics"), READ_S, MAX_CHARACTERS).decode("utf-8", "replace")
+    except ClientError:
         return ""
 
 

@@ -187,7 +187,7 @@ def explained(server: Server, error: ClientError) -> LaunchError:
     state = server.log.read()
     if not server.alive() or state.failure is not None:
         return server.died()
-    return ClientError(error.code, error.text, state.useful)
+    return ClientError(error.code, error.text, state.useful, remedy=error.remedy, blame=error.blame)
 
 
 # ------------------------------------------------------------------------------------------------ facts

@@ -6,6 +6,7 @@ find them again is on disk before the first of them exists (`watchdog.Watched`).
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import secrets
@@ -16,9 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import requests
+from requests.adapters import HTTPAdapter
 
 from perfgate.engine import supervisor, tree
+from perfgate.engine.asking import post, status_of
 from perfgate.engine.faults import (
     CannotStart,
     ClientError,
@@ -29,11 +31,11 @@ from perfgate.engine.faults import (
     ServerHung,
     ServerNotFreed,
 )
-from perfgate.engine.local import local_session
 from perfgate.engine.logs import Failure, LogFile, LogState
 from perfgate.engine.tree import Process
 from perfgate.engine.watchdog import Watchdog, Watched
 from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Kind, confine
+from perfgate.records import Blame
 
 HOST = "127.0.0.1"
 POLL_S = 0.1
@@ -281,23 +283,26 @@ class Server:
 
     def _first_answer(self) -> None:
         body = {"text": "Hello", "sampling_params": {"max_new_tokens": FIRST_TOKENS, "temperature": 0.0}}
+        request = post(f"{self.url}/generate", json.dumps(body).encode())
         try:
-            with local_session() as session:
-                reply = session.post(f"{self.url}/generate", json=body, timeout=(10, self.spec.stall_s))
-        except requests.Timeout as error:
-            raise ServerHung(
+            status = status_of(HTTPAdapter(), request, self.spec.stall_s)
+        except ClientError as error:
+            raise self._no_first_answer(error) from error
+        if status != 200:
+            raise ClientError("first_answer_bad", f"the first answer has status {status}", self.log.read().useful)
+
+    def _no_first_answer(self, error: ClientError) -> LaunchError:
+        if error.blame is Blame.BOX:
+            return error
+        if error.code == "answer_hung":
+            return ServerHung(
                 "first_answer_hung",
                 f"the server says it is ready and gave no answer for {self.spec.stall_s:.0f} s",
                 self.log.read().useful,
-            ) from error
-        except requests.RequestException as error:
-            if not tree.wait_until(lambda: not self.alive(), DEATH_S):
-                raise ClientError("no_answer", "the server says it is ready and refuses connections") from error
-            raise self.died() from error
-        if reply.status_code != 200:
-            raise ClientError(
-                "first_answer_bad", f"the first answer has status {reply.status_code}", self.log.read().useful
             )
+        if not tree.wait_until(lambda: not self.alive(), DEATH_S):
+            return ClientError("no_answer", "the server says it is ready and refuses connections")
+        return self.died()
 
 
 def _popen(spec: LaunchSpec, token: str) -> subprocess.Popen[bytes]:

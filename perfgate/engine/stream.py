@@ -24,12 +24,13 @@ from typing import Any
 import requests
 
 from perfgate.engine.answers import AnswerReader, Dechunker
+from perfgate.engine.asking import GRACE_S, Asking, Headers, plain
 from perfgate.engine.faults import ClientError
 
 SO_TIMESTAMPNS = 35  # <asm-generic/socket.h>; Python's socket module does not name it
 STAMP = struct.Struct("@qq")  # struct timespec: seconds, nanoseconds
 ANCILLARY = 64  # bytes; room for one stamp and its header
-BUFFER = 1 << 14  # bytes; from the heap, where larger ones are asked of the kernel, and given back, each time
+BUFFER = 1 << 14  # bytes; for each stream; larger ones would not come from the heap
 ENOUGH = 1 << 18  # bytes that are waited for
 MOST = 1 << 20  # bytes taken at once: a stranger may send for ever
 LOOK_S = 2.0  # the longest sleep: a server that does not close the connection at an answer's end is noticed then
@@ -74,8 +75,8 @@ class Stream:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def read(self) -> None:
-        """All that has come by now, without waiting. Raises ClientError, OSError.
+    def take_in(self) -> None:
+        """All that has come by now, without waiting. Raises ClientError.
 
         It is one piece with one time, that of its last byte: of the others' times nothing is known.
         """
@@ -86,9 +87,9 @@ class Stream:
                 size, told_with_it, _, _ = self._socket.recvmsg_into([self._buffer], ANCILLARY, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 break
-            except OSError:
+            except OSError as error:
                 if not came:
-                    raise
+                    raise plain(error) from error
                 break  # what came before it broke off may be the whole answer
             if size:
                 came += self._buffer[:size]
@@ -116,7 +117,7 @@ class Stream:
             seconds, nanoseconds = STAMP.unpack(stamp)
             at = seconds + nanoseconds / 1e9 - gap
         in_order = self._came_at - GAP_S <= at <= now + GAP_S
-        self._stamped = bool(stamp) and in_order and abs(gap - self._gap) <= GAP_S
+        self._stamped = len(stamp) == STAMP.size and in_order and abs(gap - self._gap) <= GAP_S
         return min(max(at, self._came_at), now) if self._stamped else now
 
     def _refuse_late(self) -> None:
@@ -132,7 +133,8 @@ class Stream:
         wakes_at = ENOUGH if self._stamped and self.reader.answer.first_at is not None else 1
         if wakes_at != self._wakes_at:
             self._wakes_at = wakes_at
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wakes_at)
+            with suppress(OSError):  # then tokens wake it
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wakes_at)
 
 
 class _NothingThere:
@@ -142,8 +144,28 @@ class _NothingThere:
         raise BlockingIOError(errno.EAGAIN, "nothing there")
 
 
-def read_when_due(streams: Sequence[Stream], news: int, deadline: float) -> None:
-    """Waits until a stream or the descriptor `news` has something to tell, and then reads all streams.
+def read_answers(asking: Asking) -> list[AnswerReader]:
+    """All answers, in the order of their requests. Raises ClientError."""
+    streams: dict[int, Stream] = {}
+    while True:
+        for headers in asking.arrived()[len(streams) :]:
+            streams[headers.place] = stream = _begun(headers, asking.limit_s)
+            stream.take_in()  # something may have come with the headers
+        left = [stream for stream in streams.values() if not stream.ended]
+        if not left and len(streams) == asking.count:
+            return [streams[place].reader for place in range(asking.count)]
+        wait_and_take_in(left, asking.news, asking.deadline)
+
+
+def _begun(headers: Headers, limit_s: float) -> Stream:
+    status = headers.reply.status_code
+    if status != 200:
+        raise ClientError("answer_status", f"the server answered with status {status}")
+    return Stream(headers.reply, AnswerReader(headers.asked_at), limit_s)
+
+
+def wait_and_take_in(streams: Sequence[Stream], news: int, deadline: float) -> None:
+    """Waits until a stream or the descriptor `news` has something to tell, and then takes in all streams.
 
     So the tokens of all are known at the moments that matter: when the last one begins, when the first one ends.
     """
@@ -152,11 +174,11 @@ def read_when_due(streams: Sequence[Stream], news: int, deadline: float) -> None
     for stream in streams:
         due.register(stream, select.POLLIN)
     until = min([deadline, *(stream.deadline for stream in streams)])
-    due.poll(1000 * min(LOOK_S, max(0.001, until - time.monotonic())))
+    due.poll(1000 * min(LOOK_S, max(GRACE_S, until - time.monotonic())))
     with suppress(BlockingIOError):
         os.eventfd_read(news)
     for stream in streams:
-        stream.read()
+        stream.take_in()
 
 
 @contextmanager

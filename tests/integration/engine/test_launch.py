@@ -10,6 +10,8 @@ import pytest
 
 from perfgate.engine import launch as launch_module
 from perfgate.engine import tree
+from perfgate.engine.asking import starved
+from perfgate.engine.client import Client
 from perfgate.engine.faults import LaunchError
 from perfgate.engine.launch import LaunchHooks, LaunchPlan, run_launch
 from perfgate.engine.server import Server
@@ -192,3 +194,14 @@ def test_a_second_launch_of_the_same_home_has_its_own_noise(make: Make) -> None:
     assert speeds[0] is not None
     assert speeds[1] is not None
     assert abs(speeds[0] / speeds[1] - 1) > 0.05
+
+
+def test_what_this_machine_denies_the_client_is_not_the_sides_fault(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(_client: Client) -> None:
+        raise starved("no 512 threads at once")
+
+    monkeypatch.setattr(Client, "warm_up", deny)
+    end = run_launch(make().plan(WORKLOAD), lambda _fact: None)
+    assert (end.valid, end.code, end.blame) == (False, "client_starved", Blame.BOX)
