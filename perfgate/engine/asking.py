@@ -55,11 +55,11 @@ class Asking:
         asking.arrived()
     """
 
-    def __init__(self, http: HTTPAdapter, requests_: Sequence[requests.PreparedRequest], limit_s: float) -> None:
+    def __init__(self, http: HTTPAdapter, asked: Sequence[requests.PreparedRequest], limit_s: float) -> None:
         self.limit_s = limit_s
-        self.count = len(requests_)
+        self.count = len(asked)
         self._http = http
-        self._requests = requests_
+        self._asked = asked
         self._together = threading.Barrier(self.count)
         self._arrived: list[Headers] = []
         self._faults: list[Exception] = []
@@ -109,7 +109,7 @@ class Asking:
         try:
             self._together.wait()
             asked_at = time.monotonic()
-            reply = self._http.send(self._requests[place], stream=True, timeout=(CONNECT_S, self.limit_s))
+            reply = self._http.send(self._asked[place], stream=True, timeout=(CONNECT_S, self.limit_s))
         except Exception as error:  # noqa: BLE001 - whoever asked hears of it
             self._failed(error)
         else:
