@@ -112,18 +112,30 @@ class AnswerReader:
     def __init__(self, asked_at: float) -> None:
         self.answer = Answer(asked_at=asked_at)
         self._rest = b""
-        self._last = b""
+        self._last = b""  # the newest event
+        self._marked = self._last  # the newest one whose time is known
         self.ended = False
 
-    def feed(self, data: bytes, at: float) -> None:
-        """Bytes the last of which came at this time. Raises ClientError for what is no stream of answers."""
+    def feed(self, data: bytes) -> None:
+        """Bytes of the stream. Raises ClientError for what is no stream of answers."""
         *events, self._rest = (self._rest + data).split(b"\n\n")
-        bodies = [body for event in events if (body := self._body(event.strip()))]
-        if bodies:
-            self._last = bodies[-1]
-            self._count(at)
+        for event in events:
+            self._last = self._body(event.strip()) or self._last
         if len(self._rest) > MAX_EVENT:
             raise ClientError("answer_endless", f"the server sent an event of more than {MAX_EVENT >> 20} MiB")
+
+    def mark(self, at: float) -> None:
+        """All that was fed had come at this time, and its last byte just then. Raises ClientError."""
+        if self._last is self._marked:
+            return
+        self._marked = self._last
+        answer = self.answer
+        if answer.first_at is None:
+            answer.first_at = at
+            answer.first_tokens = _tokens(_meta(_parsed(self._last)))
+        answer.last_at = at
+        if count := _count(self._last):
+            answer.counts.append((at, count))
 
     def _body(self, event: bytes) -> bytes:
         """What an event says of the answer: nothing after the end mark."""
@@ -134,16 +146,6 @@ class AnswerReader:
         body = event[5:].strip()
         self.ended = body == END
         return b"" if self.ended else body
-
-    def _count(self, at: float) -> None:
-        """How many tokens had come at this time, as the last event says."""
-        answer = self.answer
-        if answer.first_at is None:
-            answer.first_at = at
-            answer.first_tokens = _tokens(_meta(_parsed(self._last)))
-        answer.last_at = at
-        if count := _count(self._last):
-            answer.counts.append((at, count))
 
     def finish(self, expected_tokens: int) -> Answer:
         """The whole answer, once the stream has ended. Raises ClientError where it is not what was asked for."""

@@ -3,7 +3,7 @@
 A client that wakes up for every token takes a share of a core beside the server it measures, and notes the time late
 where the box is busy. Here each socket carries SO_TIMESTAMPNS (socket(7), Linux): a read also tells when the last of
 its bytes arrived. So only the first event of an answer is waited for; then SO_RCVLOWAT keeps the process asleep until
-an answer ends, much has come or two seconds have passed, and each read gives one exact point of the answer's
+an answer ends, much has come or five seconds have passed, and each read gives one exact point of the answer's
 tokens over time. The last one is that of the answer's end: a server's end mark follows its last token at once, and
 both are read together. Where the kernel gives no such times, every piece is read at once and has the time of its
 reading.
@@ -30,10 +30,10 @@ from perfgate.engine.faults import ClientError
 SO_TIMESTAMPNS = 35  # <asm-generic/socket.h>; Python's socket module does not name it
 STAMP = struct.Struct("@qq")  # struct timespec: seconds, nanoseconds
 ANCILLARY = 64  # bytes; room for one stamp and its header
-BUFFER = 1 << 14  # bytes; for each stream; larger ones would not come from the heap
-ENOUGH = 1 << 18  # bytes that are waited for
-MOST = 1 << 20  # bytes taken at once: a stranger may send for ever
-LOOK_S = 2.0  # the longest sleep: a server that does not close the connection at an answer's end is noticed then
+BUFFER = 1 << 14  # bytes; small, so that what is made of them uses the same memory again and again
+ENOUGH = 1 << 20  # bytes that are waited for
+MOST = 4 << 20  # bytes taken at once: a stranger may send for ever
+LOOK_S = 5.0  # the longest sleep: a server that does not close the connection at an answer's end is noticed then
 GAP_S = 0.001  # the wall clock was set where it moved by more than this against the monotonic one
 SILENT_S = 5.0  # no byte for so long before the limit: it hangs, else it is slow
 
@@ -80,9 +80,10 @@ class Stream:
 
         It is one piece with one time, that of its last byte: of the others' times nothing is known.
         """
-        came, told = bytearray(self._early), []
+        came, told = len(self._early), []
+        self._feed(self._early)
         self._early = b""
-        while len(came) < MOST and not self.ended:
+        while came < MOST and not self.ended:
             try:
                 size, told_with_it, _, _ = self._socket.recvmsg_into([self._buffer], ANCILLARY, socket.MSG_DONTWAIT)
             except BlockingIOError:
@@ -92,19 +93,20 @@ class Stream:
                     raise plain(error) from error
                 break  # what came before it broke off may be the whole answer
             if size:
-                came += self._buffer[:size]
+                came += size
                 told = told_with_it
+                self._feed(bytes(self._buffer[:size]))
             else:
                 self.ended = True
         if came:
-            self._take(bytes(came), self._moment(told))
+            self._came_at = self._moment(told)
+            self.reader.mark(self._came_at)
         if not self.ended:
             self._refuse_late()
             self._set_alarm()
 
-    def _take(self, data: bytes, at: float) -> None:
-        self._came_at = at
-        self.reader.feed(data if self._unframed is None else self._unframed.feed(data), at)
+    def _feed(self, data: bytes) -> None:
+        self.reader.feed(data if self._unframed is None else self._unframed.feed(data))
         if self.reader.ended or (self._unframed is not None and self._unframed.ended):
             self.ended = True
 

@@ -18,7 +18,7 @@ from typing import Any
 VERSION = 1
 BATCH_LINES = 64
 BATCH_SECONDS = 0.5
-IDLE_SECONDS = 0.2  # without a new line: what is left is written
+IDLE_SECONDS = 0.1  # without a new line: what is left is written
 RESERVE = 4096  # bytes kept for the line that says the bound was reached
 
 

@@ -19,7 +19,7 @@ from .journal import VERSION, Journal
 from .targets import BY_MODULE
 from .timers import Clock, Timers, clock_for
 
-KEEPER_SECONDS = 0.25  # with journal.IDLE_SECONDS: half a second after its last cycle, all of it is on disk
+KEEPER_SECONDS = 0.1  # with journal.IDLE_SECONDS: a quarter of a second after its last cycle, all of it is on disk
 TITLE_SECONDS = 120.0  # how long a process may take to give itself a title
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 

@@ -163,22 +163,22 @@ def together(*servers: Scripted, limit_s: float = 30.0) -> list[Answer]:
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of what was read."""
-    sizes: list[int] = []
-    take = Stream._take
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Times of what was read together."""
+    times: list[float] = []
+    mark = AnswerReader.mark
 
-    def noted(self: Stream, data: bytes, at: float) -> None:
-        sizes.append(len(data))
-        take(self, data, at)
+    def noted(self: AnswerReader, at: float) -> None:
+        times.append(at)
+        mark(self, at)
 
-    monkeypatch.setattr(Stream, "_take", noted)
-    return sizes
+    monkeypatch.setattr(AnswerReader, "mark", noted)
+    return times
 
 
 @pytest.mark.parametrize(("head", "framed"), [(CHUNKED, chunk), (PLAIN, plain)])
 def test_times_are_those_of_the_bytes_and_not_of_their_reading(
-    ask: Callable[..., Stream], reads: list[int], head: bytes, framed: Callable[[bytes], bytes]
+    ask: Callable[..., Stream], reads: list[float], head: bytes, framed: Callable[[bytes], bytes]
 ) -> None:
     with Scripted(answering(head, framed)) as server:
         answer = whole(ask(server))
@@ -215,7 +215,7 @@ def test_of_several_events_read_late_the_newest_counts_with_its_time(ask: Callab
 
 
 def test_a_kernel_without_times_makes_every_piece_count_as_it_is_read(
-    ask: Callable[..., Stream], reads: list[int], monkeypatch: pytest.MonkeyPatch
+    ask: Callable[..., Stream], reads: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_module, "SO_TIMESTAMPNS", socket.SO_KEEPALIVE)  # an option that tells nothing
     with Scripted(answering()) as server:
@@ -226,7 +226,7 @@ def test_a_kernel_without_times_makes_every_piece_count_as_it_is_read(
 
 
 def test_a_clock_that_is_set_meanwhile_moves_nothing(
-    ask: Callable[..., Stream], reads: list[int], monkeypatch: pytest.MonkeyPatch
+    ask: Callable[..., Stream], reads: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces = answering()
     pieces[1] = (0.3, pieces[1][1])

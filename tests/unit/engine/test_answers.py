@@ -21,7 +21,8 @@ def read(*pieces: bytes, expected: int = 8) -> Answer:
     """Asked at 100, a piece each second."""
     reader = AnswerReader(100.0)
     for number, piece in enumerate(pieces, 1):
-        reader.feed(piece, 100.0 + number)
+        reader.feed(piece)
+        reader.mark(100.0 + number)
     return reader.finish(expected)
 
 
