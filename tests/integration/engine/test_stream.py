@@ -184,7 +184,9 @@ def test_times_are_those_of_the_bytes_and_not_of_their_reading(
         answer = whole(ask(server))
     _, first, *_, last, end = server.sent[0]
     assert first.holds(answer.first_at)
-    assert last.holds(answer.last_at, late_s=end.after - last.after)  # no later than the end mark read with it
+    assert last.holds(
+        answer.last_at, late_s=end.after - last.after + READ_S
+    )  # with it the end mark and the FIN are read
     assert len(reads) < TOKENS / 2  # most tokens woke nobody
     assert (answer.first_tokens, answer.tokens) == (1, TOKENS)
 
@@ -382,7 +384,7 @@ def test_long_answers_are_read_before_they_fill_the_kernels_room(
         answer = whole(ask(server))
     _, first, *_, last, end = server.sent[0]
     assert last.after - first.after < 3 * STEP_S * TOKENS  # nobody made the server wait
-    assert last.holds(answer.last_at, late_s=end.after - last.after)
+    assert last.holds(answer.last_at, late_s=end.after - last.after + READ_S)
 
 
 def test_silence_and_slowness_are_told_apart(ask: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch) -> None:
