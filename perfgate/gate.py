@@ -236,7 +236,7 @@ def _box(job: Job, notebook: Notebook, wait_s: float) -> Iterator[Watchdog]:
         records = root / "running"
         for found in sweep(records) if records.is_dir() else ():
             job.progress.say(f"ended what an earlier run had left: {found.name}, {found.processes} processes")
-        sweep_temporary()
+        sweep_temporary(job.confinement.uid)
         watchdog = Watchdog.start(lock.fd, records, GPUS_FREE if _needs_gpus(job) else ())
         limit_s = CLEAN_UP_S
         try:

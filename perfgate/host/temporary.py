@@ -16,17 +16,21 @@ def prefix(what: str) -> str:
     return f"perfgate-{what}-{os.getpid()}-"
 
 
-def sweep_temporary() -> None:
-    """Removes our own folders whose maker is gone. Done by a gate that has the box for itself."""
+def sweep_temporary(handed_to: int | None = None) -> None:
+    """Removes our own folders whose maker is gone. Done by a gate that has the box for itself.
+
+    `handed_to`: the user whom a folder belongs to while code of a pull request uses it.
+    """
+    owners = {os.geteuid(), *(() if handed_to is None else (handed_to,))}
     for folder in {Path(tempfile.gettempdir()), Path("/tmp")}:
         for path in folder.glob("perfgate-*"):
             match = _NAME.fullmatch(path.name)
-            if match and not Path("/proc", match[1]).exists() and _ours(path):
+            if match and not Path("/proc", match[1]).exists() and _owner(path) in owners:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _ours(path: Path) -> bool:
+def _owner(path: Path) -> int | None:
     try:
-        return path.lstat().st_uid == os.geteuid()
+        return path.lstat().st_uid
     except OSError:
-        return False  # gone meanwhile
+        return None  # gone meanwhile

@@ -22,3 +22,19 @@ def test_only_our_folders_of_processes_that_are_gone(tmp_path: Path, monkeypatch
         (tmp_path / name / "inside").mkdir(parents=True)
     sweep_temporary()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])
+
+
+def test_a_folder_that_code_of_a_pull_request_was_using(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It belongs to the user whom that code ran as, and goes like the others."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen(["true"]) as process:
+        pass
+    of_the_dead = prefix("origin").replace(str(os.getpid()), str(process.pid))
+    folder = tmp_path / f"{of_the_dead}a1b2c3_d"
+    folder.mkdir()
+    owner = folder.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    sweep_temporary()
+    assert folder.exists()
+    sweep_temporary(handed_to=owner)
+    assert not folder.exists()
