@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
+import signal
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from perfgate.engine.watchdog import Watchdog
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background of a shell
     lock, records, spec = sys.argv[1:4]
     held = os.open(lock, os.O_RDWR | os.O_CREAT)
     fcntl.flock(held, fcntl.LOCK_EX)
