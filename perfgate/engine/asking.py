@@ -7,13 +7,14 @@ no redirect is followed and no cookie kept, because requests' adapter is used wi
 from __future__ import annotations
 
 import errno
+import json
 import os
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -37,10 +38,11 @@ class Headers:
     reply: requests.Response
 
 
-def post(url: str, body: bytes | None = None) -> requests.PreparedRequest:
+def post(url: str, body: Mapping[str, Any] | None = None) -> requests.PreparedRequest:
     """A request with a connection of its own: no stale one is ever met, and every request pays the same."""
     kind = {} if body is None else {"Content-Type": "application/json"}
-    return requests.Request("POST", url, {"Connection": "close", **kind}, data=body).prepare()
+    data = None if body is None else json.dumps(body).encode()
+    return requests.Request("POST", url, {"Connection": "close", **kind}, data=data).prepare()
 
 
 def get(url: str) -> requests.PreparedRequest:

@@ -19,7 +19,6 @@ Times are time.monotonic(), as everywhere in the facts: of the bytes' arrival, a
 from __future__ import annotations
 
 import gc
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -89,15 +88,11 @@ class Client:
     def _request(self, prompt: Prompt) -> PreparedRequest:
         """Made beforehand: while a server is measured, its client does as little as it can."""
         sampling = {"max_new_tokens": self.workload.output_tokens, "temperature": 0.0, "ignore_eos": True}
-        body = json.dumps({"text": prompt.text, "sampling_params": sampling, "stream": True})
-        return post(f"{self.base_url}/generate", body.encode())
+        return post(f"{self.base_url}/generate", {"text": prompt.text, "sampling_params": sampling, "stream": True})
 
+    @kernel_stamps()
     def warm_up(self) -> WarmUp:
         """Requests until their speed rises no more, within the workload's bounds; then one wave of each concurrency."""
-        with kernel_stamps():
-            return self._warm_up()
-
-    def _warm_up(self) -> WarmUp:
         limit = self.workload.warmup_max
         steps: list[float] = []
         steady = False

@@ -6,7 +6,6 @@ find them again is on disk before the first of them exists (`watchdog.Watched`).
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import secrets
@@ -283,7 +282,7 @@ class Server:
 
     def _first_answer(self) -> None:
         body = {"text": "Hello", "sampling_params": {"max_new_tokens": FIRST_TOKENS, "temperature": 0.0}}
-        request = post(f"{self.url}/generate", json.dumps(body).encode())
+        request = post(f"{self.url}/generate", body)
         try:
             status = status_of(HTTPAdapter(), request, self.spec.stall_s)
         except ClientError as error:

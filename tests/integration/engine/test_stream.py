@@ -136,7 +136,7 @@ def ask() -> Iterator[Callable[..., Stream]]:
 
     def asking(server: Scripted, limit_s: float = 30.0) -> Stream:
         asked_at = time.monotonic()
-        opened.append(HTTPAdapter().send(post(server.url, b"{}"), stream=True, timeout=30))
+        opened.append(HTTPAdapter().send(post(server.url, {}), stream=True, timeout=30))
         return Stream(opened[-1], AnswerReader(asked_at), limit_s)
 
     with kernel_stamps():
@@ -160,7 +160,7 @@ def together(*servers: Scripted, limit_s: float = 30.0) -> list[Answer]:
     """One wave, a request to each."""
     with kernel_stamps():
         time.sleep(0.05)
-        with Asking(HTTPAdapter(), [post(server.url, b"{}") for server in servers], limit_s) as asking:
+        with Asking(HTTPAdapter(), [post(server.url, {}) for server in servers], limit_s) as asking:
             return [reader.finish(TOKENS) for reader in read_answers(asking)]
 
 
