@@ -18,6 +18,7 @@ WIDTH = 720.0
 LEFT = 92.0
 RIGHT = 24.0
 ROW = 30.0
+VALUE_WIDTH = 70.0  # room for a change in per cent and a gap
 MOST_PAIRS = 30
 MOST_SPANS = 400
 
@@ -172,8 +173,17 @@ def _interval_row(
     drawing.line(
         scale(metric.head), y - 9, scale(metric.head), y + 9, "estimate", f"head {numbers.amount(metric.head)}"
     )
-    outside = right + 8 if right < WIDTH - RIGHT - 70 else left - 8
-    drawing.text(outside, y + 4, numbers.change(metric), "value", "start" if outside > right else "end")
+    place, anchor = _room_beside(left, right, scale(metric.head))
+    drawing.text(place, y + 4, numbers.change(metric), "value", anchor)
+
+
+def _room_beside(left: float, right: float, estimate: float) -> tuple[float, str]:
+    """Where the change is written: right of the interval, left of it, or inside where it takes the whole width."""
+    if right < WIDTH - RIGHT - VALUE_WIDTH:
+        return right + 8, "start"
+    if left > LEFT + VALUE_WIDTH:
+        return left - 8, "end"
+    return (estimate + 8, "start") if estimate < WIDTH / 2 else (estimate - 8, "end")
 
 
 # ------------------------------------------------------------------------------------------------ phases
