@@ -218,8 +218,8 @@ def _cycle_ms(answers: Sequence[Answer], speculative: bool) -> float | None:
 def _steps_seen(answer: Answer, speculative: bool) -> float | None:
     """Decode steps between the first chunk and the last: one for each token, or speculative cycles.
 
-    Where the first chunk already held several tokens, the cycles before it are taken off in proportion, so that the
-    speed is always the accept length divided by the cycle.
+    Where the first chunk already held several tokens, the cycles before it are taken off in proportion, so that an
+    answer's speed is always its accept length divided by its cycle.
     """
     if not speculative:
         return answer.decode_tokens

@@ -55,7 +55,8 @@ def test_speculation_is_measured_in_cycles(ask: Callable[..., Any]) -> None:
     assert data.cycle_ms > 8.0 / 1.5
     assert 1.5 < data.accept_length <= 3.0
     assert all(request.verify_ct for request in data.requests)
-    assert speed(data) == pytest.approx(1000 * data.accept_length / data.cycle_ms)
+    # exact for each answer; for the pass where each first piece held one token, else nearly
+    assert speed(data) == pytest.approx(1000 * data.accept_length / data.cycle_ms, rel=0.03)
 
 
 def test_older_names_in_meta_info_are_read_as_well(ask: Callable[..., Any]) -> None:
