@@ -174,7 +174,7 @@ def _rows_of(metric: r.MetricPlan, resolved: Resolved, launch_minutes: float | N
 
 
 def _metric_parts(metric: r.MetricPlan, rows: tuple[PowerRow, ...], *, with_gpus: bool) -> Iterator[RenderableType]:
-    label = words.LABELS.get(metric.metric, metric.metric)
+    label = r.metric_label(metric.metric)
     yield Text(f"{metric.recipe} {label}, budget {_change(metric, metric.budget)}", style="bold")
     yield Text(_noise(metric))
     found = detected_from(rows)

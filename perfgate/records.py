@@ -76,6 +76,7 @@ class MetricKind:
     """What a metric's number means, whatever the run."""
 
     name: str
+    label: str  # as people read it
     unit: str
     better: Better
     about: str
@@ -86,54 +87,66 @@ METRICS: Mapping[str, MetricKind] = {
     for kind in (
         MetricKind(
             name="tok_s",
+            label="tok/s",
             unit="tok/s",
             better=Better.HIGHER,
             about="decode tokens per second of decode time, by the client's clock; first-token wait excluded",
         ),
         MetricKind(
             name="ttft_ms",
+            label="first token ms",
             unit="ms",
             better=Better.LOWER,
             about="wait for the first token, by the client's clock",
         ),
         MetricKind(
             name="cycle_ms",
+            label="cycle ms",
             unit="ms",
             better=Better.LOWER,
             about="one decode step, by the client's clock: decode time per speculative cycle, else per token",
         ),
         MetricKind(
             name="decode_ms",
+            label="decode ms",
             unit="ms",
             better=Better.LOWER,
             about="target forward of one plain decode step, by the probe",
         ),
         MetricKind(
             name="verify_ms",
+            label="verify ms",
             unit="ms",
             better=Better.LOWER,
             about="verification of one speculative cycle, by the probe",
         ),
         MetricKind(
             name="draft_ms",
+            label="draft ms",
             unit="ms",
             better=Better.LOWER,
             about="drafting of one speculative cycle, by the probe",
         ),
         MetricKind(
             name="draft_extend_ms",
+            label="draft-extend ms",
             unit="ms",
             better=Better.LOWER,
             about="draft model's catch-up on accepted tokens in one cycle, by the probe",
         ),
         MetricKind(
             name="accept_length",
+            label="accept length",
             unit="tokens",
             better=Better.HIGHER,
             about="tokens a speculative cycle yields, accepted drafts plus one",
         ),
     )
 }
+
+
+def metric_label(metric: str) -> str:
+    return METRICS[metric].label if metric in METRICS else metric
 
 
 # ------------------------------------------------------------------------------------------------ facts

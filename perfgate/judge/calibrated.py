@@ -35,7 +35,7 @@ def calibration_verdict(run: RunFacts, judged: Sequence[JudgedMetric], faults: F
 def false_alarms(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
     """Where the judge would have called the same commit slower than itself: what the gate must not do often."""
     slower = {
-        f"{one.plan.recipe} {one.plan.metric}": one.decision.slowdown
+        f"{one.plan.recipe} {r.metric_label(one.plan.metric)}": one.decision.slowdown
         for one in judged
         if run.plan.calibration and one.plan.gated and one.decision and one.decision.state is State.REGRESSION
     }
@@ -68,7 +68,7 @@ def _spreads(judged: Sequence[JudgedMetric]) -> Iterator[str]:
     for one in judged:
         spread = pair_spread(one)
         if one.plan.gated and spread is not None:
-            yield f"{100 * spread:.2g} % ({one.plan.recipe} {one.plan.metric})"
+            yield f"{100 * spread:.2g} % ({one.plan.recipe} {r.metric_label(one.plan.metric)})"
 
 
 def _counts(run: RunFacts) -> str:

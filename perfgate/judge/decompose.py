@@ -132,21 +132,35 @@ def _share(
 
 
 def _sentence(total: float, shares: Sequence[Share]) -> str:
-    """In words: "−36 %: verify +53 % explains −34 points, accept length −1". Points add up to the percentage."""
+    """In words: "−36.0 %: verify +53 % explains −34.6 points, accept length −1.4". The points add up to the change."""
     change = 100 * math.expm1(-total)
     sure = [share for share in shares if share.sure]
     if not sure or abs(change) < 0.5:
-        return f"{_signed(change)} %: no phase moved for sure"
-    points = {share.name: change * share.slowdown / total for share in shares} if total else {}
+        return f"{_tenths(round(10 * change))} %: no phase moved for sure"
+    points = dict(zip((share.name for share in shares), _points(change, total, shares), strict=True))
     first = sure[0]
     told = [
-        f"{NAMES[share.name]} {_signed(points[share.name])}"
+        f"{NAMES[share.name]} {_tenths(points[share.name])}"
         for share in shares
-        if share is not first and round(points[share.name]) != 0
+        if share is not first and points[share.name] != 0
     ]
-    own = f" {_signed(100 * (first.head / first.base - 1))} %" if first.base and first.head else ""
-    lead = f"{_signed(change)} %: {NAMES[first.name]}{own} explains {_signed(points[first.name])} points"
+    own = f" {100 * (first.head / first.base - 1):+.0f} %".replace("-", "−") if first.base and first.head else ""
+    lead = f"{_tenths(round(10 * change))} %: {NAMES[first.name]}{own} explains {_tenths(points[first.name])} points"
     return ", ".join([lead, *told])
+
+
+def _points(change: float, total: float, shares: Sequence[Share]) -> list[int]:
+    """Tenths of a point of each share, rounded so that they add up to the change as it is printed.
+
+    What rounding leaves goes to the shares that it moved most (largest remainders).
+    """
+    exact = [10 * change * share.slowdown / total for share in shares]
+    tenths = [math.floor(one) for one in exact]
+    missing = round(10 * change) - sum(tenths)
+    by_remainder = sorted(range(len(exact)), key=lambda number: tenths[number] - exact[number])
+    for number in by_remainder[:missing]:
+        tenths[number] += 1
+    return tenths
 
 
 class Where(StrEnum):
@@ -204,5 +218,5 @@ def _number(launch: Launch, name: str) -> float:
     return value
 
 
-def _signed(percent: float) -> str:
-    return "±0" if round(percent) == 0 else f"{percent:+.0f}".replace("-", "−")
+def _tenths(number: int) -> str:
+    return f"{number / 10:+.1f}".replace("-", "−") if number else "±0.0"

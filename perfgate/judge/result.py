@@ -11,6 +11,7 @@ from datetime import datetime
 from perfgate import records as r
 from perfgate.judge.calibrated import calibration_verdict, false_alarms
 from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics, launch_id
+from perfgate.judge.outputs import compared_outputs
 from perfgate.judge.probe_notices import probe_notices
 from perfgate.judge.splits import decompositions
 from perfgate.judge.tellings import notices_of
@@ -38,7 +39,7 @@ def judge_run(
     judged = judge_metrics(run, earlier)
     faults = faults_of(run, conditions.disturbances, skipped)
     verdict = calibration_verdict(run, judged, faults) if plan.calibration else combine(gated_of(judged), faults)
-    differ = outputs_differ((*earlier, run))
+    outputs = compared_outputs((*earlier, run))
     return r.Result(
         run_id=plan.run_id,
         box=plan.box,
@@ -62,9 +63,9 @@ def judge_run(
             *_tolerated(verdict),
             *probe_notices(run),
             *false_alarms(run, judged),
-            *notices_of(run, judged, differ, earlier),
+            *notices_of(run, judged, outputs, earlier),
         ),
-        outputs_differ=None if differ is None else bool(differ),
+        outputs_differ=any(one.differ for one in outputs.values()) if outputs else None,
         pr=plan.pr,
         continues=plan.continues,
         calibration=plan.calibration,
@@ -212,31 +213,3 @@ def _wall_seconds(facts: Sequence[r.Fact]) -> float:
     went_on = [number for number, fact in enumerate(facts) if isinstance(fact, r.Plan) and number > 0]
     pauses = math.fsum((times[number] - times[number - 1]).total_seconds() for number in went_on)
     return (times[-1] - times[0]).total_seconds() - pauses
-
-
-def outputs_differ(runs: Sequence[RunFacts]) -> dict[str, int] | None:
-    """Prompts whose answers differ between the sides, per recipe; only those count that each side answers always alike.
-
-    None where no prompt can be compared.
-    """
-    answers: dict[tuple[str, str, r.Side], set[str]] = {}
-    for run in runs:
-        for pair in run.pairs:
-            for launch in run.sides_of(pair):
-                for sample in launch.samples:
-                    for request in sample.requests:
-                        answers.setdefault((pair.recipe, request.prompt, launch.side), set()).add(request.output)
-    stable = {key: next(iter(outputs)) for key, outputs in answers.items() if len(outputs) == 1}
-    both = {(recipe, prompt) for recipe, prompt, _ in stable}
-    comparable = [
-        (recipe, stable[recipe, prompt, r.Side.BASE] != stable[recipe, prompt, r.Side.HEAD])
-        for recipe, prompt in both
-        if all((recipe, prompt, side) in stable for side in r.Side)
-    ]
-    if not comparable:
-        return None
-    counts: dict[str, int] = {}
-    for recipe, differs in comparable:
-        if differs:
-            counts[recipe] = counts.get(recipe, 0) + 1
-    return counts

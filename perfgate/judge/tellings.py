@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 
 from perfgate import records as r
 from perfgate.judge.evidence import JudgedMetric, Launch, RunFacts, counted_pairs, earlier_evidence
+from perfgate.judge.outputs import ComparedOutputs
 
 MOST_RUNS_TOLD = 3  # the latest
 CONFINED_SHARE = 0.5  # a kind counts as hit alone when the others lost less than this share of its loss
 
 
 def notices_of(
-    run: RunFacts, judged: Sequence[JudgedMetric], differ: Mapping[str, int] | None, earlier: Sequence[RunFacts]
+    run: RunFacts, judged: Sequence[JudgedMetric], outputs: Mapping[str, ComparedOutputs], earlier: Sequence[RunFacts]
 ) -> tuple[r.Notice, ...]:
     compared = () if run.plan.calibration else run.plan.recipes
     return (
@@ -22,7 +23,7 @@ def notices_of(
         *_plan_notes(run.plan),
         *_earlier_pairs(run, earlier),
         *_evidence_warnings(run, earlier),
-        *_differing_outputs(differ),
+        *_differing_outputs(outputs),
         *(notice for recipe in compared for notice in confined_losses(run, recipe)),
         *_absent_metrics(run, judged, earlier),
         *_judges_warnings(run, judged),
@@ -47,15 +48,16 @@ def _plan_notes(plan: r.Plan) -> tuple[r.Notice, ...]:
     return tuple(r.Notice(code="condition", text=note) for note in plan.notes)
 
 
-def _differing_outputs(differ: Mapping[str, int] | None) -> tuple[r.Notice, ...]:
+def _differing_outputs(outputs: Mapping[str, ComparedOutputs]) -> tuple[r.Notice, ...]:
     return tuple(
         r.Notice(
             code="outputs_differ",
-            text=f"{recipe}: head answers {count} prompt{'' if count == 1 else 's'} with other tokens than base,"
+            text=f"{recipe}: head answers {count.differ} of {count.compared} prompts with other tokens than base,"
             " at temperature 0.",
-            data={"recipe": recipe, "prompts": count},
+            data={"recipe": recipe, "prompts": count.differ, "compared": count.compared},
         )
-        for recipe, count in (differ or {}).items()
+        for recipe, count in outputs.items()
+        if count.differ
     )
 
 
@@ -119,8 +121,8 @@ def _absent_metrics(run: RunFacts, judged: Sequence[JudgedMetric], earlier: Sequ
             notices.append(
                 r.Notice(
                     code="metric_absent",
-                    text=f"{one.plan.recipe}: {one.plan.metric} is absent ({why}), so {one.plan.fallback} is judged"
-                    " in its place.",
+                    text=f"{one.plan.recipe}: {r.metric_label(one.plan.metric)} is absent ({why}), so"
+                    f" {r.metric_label(one.plan.fallback)} is judged in its place.",
                     data={"recipe": one.plan.recipe, "metric": one.plan.metric, "instead": one.plan.fallback},
                 )
             )
@@ -133,7 +135,7 @@ def _judges_warnings(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.N
     return tuple(
         r.Notice(
             code=warning.code,
-            text=f"{one.plan.recipe} {one.plan.metric}: {warning.text}",
+            text=f"{one.plan.recipe} {r.metric_label(one.plan.metric)}: {warning.text}",
             data={**warning.data, "recipe": one.plan.recipe, "metric": one.plan.metric},
         )
         for one in judged

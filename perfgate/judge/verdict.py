@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from perfgate.errors import Exit
 from perfgate.judge.values import Better, Decision, State
-from perfgate.records import Side, Verdict
+from perfgate.records import Side, Verdict, metric_label
 
 EXCUSE = 0.5  # a shift of the box smaller than this share of the measured loss does not excuse it
 
@@ -106,7 +106,7 @@ def combine(metrics: Sequence[Gated], faults: Faults | None = None) -> GateVerdi
     if slower:
         worst = max(slower, key=_loss_in_budgets)
         others = f"; {_count(len(slower) - 1, 'more metric')} too" if len(slower) > 1 else ""
-        reason = f"{describe(worst)}, over the budget of {_percent(worst.budget)}{others}."
+        reason = f"{describe(worst)}, over the budget of {_budget(worst)}{others}."
         return GateVerdict(Verdict.REGRESSION, reason, EXIT_CODES[Verdict.REGRESSION], tolerated=tolerated)
     if faults.bench:
         return _failed(Verdict.BENCH_FAILED, faults.bench)
@@ -117,13 +117,14 @@ def combine(metrics: Sequence[Gated], faults: Faults | None = None) -> GateVerdi
 
 
 def describe(gated: Gated) -> str:
-    """One metric in words: "eagle3 tok_s −36.0 % (−37.2 to −34.8 %) in 2 pairs"."""
+    """One metric in words: "eagle3 tok/s −36.0 % (−37.2 to −34.8 %) in 2 pairs"."""
     decision = gated.decision
+    name = f"{gated.recipe} {metric_label(gated.metric)}"
     if decision is None:
-        return f"{gated.recipe} {gated.metric} was not measured"
+        return f"{name} was not measured"
     ends = sorted((_change(decision.low, gated.better), _change(decision.high, gated.better)))
     return (
-        f"{gated.recipe} {gated.metric} {_signed(_change(decision.slowdown, gated.better))} %"
+        f"{name} {_signed(_change(decision.slowdown, gated.better))} %"
         f" ({_signed(ends[0])} to {_signed(ends[1])} %) in {_count(decision.pairs, 'pair')}"
     )
 
@@ -220,19 +221,21 @@ def _why_open(open_ones: Sequence[Gated], stopped: str | None) -> str:
     ended = f"; measuring ended at {stopped}" if stopped else ""
     if least_known is None or least_known.decision is None:
         return f"{describe(absent[0])}{ended}."
-    decision, budget = least_known.decision, _percent(least_known.budget)
+    decision, budget = least_known.decision, _budget(least_known)
     doubt = (
         f"is slower for sure, but whether by the budget of {budget} is open"
         if decision.low > 0
         else f"is neither slower for sure nor surely under the budget of {budget}"
     )
-    could = _percent(decision.detectable)
-    return f"{describe(least_known)} {doubt}; a slowdown of {could} would have shown{ended}."
+    could = f"{abs(_change(decision.detectable, least_known.better)):.1f} %"
+    return f"{describe(least_known)} {doubt}; a loss of {could} would have shown{ended}."
 
 
 def _why_passed(metrics: Sequence[Gated]) -> str:
     worst = max(metrics, key=lambda gated: gated.decision.high / gated.budget if gated.decision else 0.0)
-    return f"No gated metric lost its budget; closest is {describe(worst)}, budget {_percent(worst.budget)}."
+    return (
+        f"No gated metric is slower by its budget. Nearest to it at worst: {describe(worst)}, budget {_budget(worst)}."
+    )
 
 
 def _first_of(texts: Sequence[str]) -> str:
@@ -249,8 +252,9 @@ def _signed(percent: float) -> str:
     return f"{percent:+.1f}".replace("-", "−")
 
 
-def _percent(log_difference: float) -> str:
-    return f"{100 * log_difference:.3g} %"
+def _budget(gated: Gated) -> str:
+    """As the change that it stands for, like every number beside it: "−3.0 %"."""
+    return f"{_signed(_change(gated.budget, gated.better))} %"
 
 
 def _count(number: int, thing: str) -> str:

@@ -99,7 +99,7 @@ def _render(result: Result, links: Links, shape: Shape) -> str:
     failed = words.failure_lines(result)
     blocks = {
         "lines": fence(failed) if failed else None,
-        "reproduce": fence([reproduce(result)], width=2000),
+        "reproduce": fence([*fetch_head(result), reproduce(result)], width=2000),
     }
     text = (
         _templates()
@@ -107,7 +107,7 @@ def _render(result: Result, links: Links, shape: Shape) -> str:
         .render(
             result=result,
             heading=_heading(result),
-            next_step=Md(words.STEPS[result.verdict]) if result.pr and result.verdict in words.STEPS else None,
+            next_step=Md(step) if result.pr and (step := words.next_step(result)) else None,
             shape=shape,
             links=links,
             base=_commit(result.base, links),
@@ -180,6 +180,11 @@ def _commit(side: SideResult, links: Links) -> Md:
 
 
 # ------------------------------------------------------------------------------------------------ words
+
+
+def fetch_head(result: Result) -> list[str]:
+    """The command that brings the commits into a clone that does not have them: a fork's are in no branch of it."""
+    return [f"git fetch origin pull/{result.pr.number}/head"] if result.pr else []
 
 
 def reproduce(result: Result) -> str:

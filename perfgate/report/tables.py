@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perfgate.records import LaunchResult, Metric, Result
+from perfgate.records import LaunchResult, Metric, Result, metric_label
 from perfgate.report import numbers, words
 
 MOST_LAUNCHES = 100
@@ -100,7 +100,7 @@ def _column_order(name: str) -> tuple[int, int]:
 
 def _column(name: str) -> str:
     metric, _, concurrency = name.partition("@")
-    return words.LABELS.get(metric, metric) + ("" if concurrency in ("", "1") else f" @{concurrency}")
+    return metric_label(metric) + ("" if concurrency in ("", "1") else f" @{concurrency}")
 
 
 def _use(launch: LaunchResult) -> str:

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from perfgate.records import MetricVerdict, Plan, RecipePlan, Result, Verdict
+from perfgate.records import MetricVerdict, Plan, RecipePlan, Result, Verdict, metric_label
 from perfgate.report import numbers, words
 from perfgate.report.escape import visible
 from perfgate.report.escape import words as join
@@ -190,7 +190,5 @@ def _recipe_table(plan: Plan) -> Table:
 
 def _gated(plan: Plan, recipe: RecipePlan) -> str:
     gated = [one for one in plan.metrics if one.recipe == recipe.name and one.gated]
-    budgets = [
-        f"{words.LABELS.get(one.metric, one.metric)} {numbers.budget_of(one.metric, one.budget)}" for one in gated
-    ]
+    budgets = [f"{metric_label(one.metric)} {numbers.budget_of(one.metric, one.budget)}" for one in gated]
     return visible(", ".join(budgets) or "nothing", 200)

@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from perfgate.records import Effect, Environment, Metric, MetricVerdict, Notice, Result, Side, Verdict
+from perfgate.records import (
+    Difference,
+    Effect,
+    Environment,
+    Metric,
+    MetricVerdict,
+    Notice,
+    Result,
+    Side,
+    Verdict,
+    metric_label,
+)
 from perfgate.report import numbers
 from perfgate.report.escape import words as join
 
-LABELS = {
-    "tok_s": "tok/s",
-    "ttft_ms": "first token ms",
-    "cycle_ms": "cycle ms",
-    "decode_ms": "decode ms",
-    "verify_ms": "verify ms",
-    "draft_ms": "draft ms",
-    "draft_extend_ms": "draft-extend ms",
-    "accept_length": "accept length",
-}
 PHASES = {
     "draft_ms": "draft",
     "verify_ms": "verify",
@@ -44,6 +45,8 @@ READING_ORDER = (
 )
 MAIN_TIMES = ("verify_ms", "decode_ms", "cycle_ms")  # the one shown beside tok/s: the first that was measured
 
+MOST_SENTENCES = 3  # of one paragraph about differences
+
 GLOSSARY = (
     ("tok/s", "decode tokens per second of decode time, by the client's clock, without the wait for the first token"),
     ("verify ms", "the target model's check of the drafted tokens, in one speculative cycle"),
@@ -52,6 +55,7 @@ GLOSSARY = (
     ("accept length", "tokens that a speculative cycle yields"),
     ("pair", "a base launch and a head launch next to each other, in alternating order"),
     ("change", "head against base in the metric's own direction: fewer tok/s and more ms are slower"),
+    ("canary", "a fixed small measurement of the box itself, before and after each launch"),
     ("95 % interval", "every change that the measured pairs do not rule out; valid at each look"),
     ("budget", "the change from which a proven loss fails the check"),
 )
@@ -77,13 +81,22 @@ OWNER = "the box's owner has to act, not the author"
 OWNER_ALONE = "the box's owner has to act"
 
 STEPS = {
-    Verdict.REGRESSION: "Make it faster, or a maintainer accepts the loss with `/perfgate accept <reason>`.",
+    Verdict.REGRESSION: "Make it faster, or have the loss accepted: `/perfgate accept <reason>`, by anyone who may.",
     Verdict.INCONCLUSIVE: "`/perfgate rerun` adds pairs to these; nothing measured so far is lost.",
     Verdict.ENVIRONMENT: "Once the box is steady again, `/perfgate rerun` measures anew.",
-    Verdict.BUILD_FAILED: "A new push, or `/perfgate rerun` after the cause is mended, builds again.",
-    Verdict.BENCH_FAILED: "A new push, or `/perfgate rerun` after the cause is mended, measures again.",
+}
+STEPS_AFTER_FAILURE = {
+    Side.HEAD: "Push a fix; or `/perfgate rerun` where the cause was not in the code.",
+    Side.BASE: "Once the base branch is mended, rebase on it: `/perfgate rerun` alone measures the same base again.",
+    None: "Once the box is mended, `/perfgate rerun` tries again.",
 }
 """What to do next on a pull request; sentences of our own, with commands in backticks."""
+
+
+def next_step(result: Result) -> str | None:
+    if result.verdict in (Verdict.BUILD_FAILED, Verdict.BENCH_FAILED):
+        return STEPS_AFTER_FAILURE[result.failed_side]
+    return STEPS.get(result.verdict)
 
 
 CALIBRATIONS = {
@@ -122,15 +135,17 @@ def _failed(side: Side | None, head_fails: str, nobodys_fault: str) -> Headline:
 
 
 def _pass(result: Result) -> str:
+    but = "; slower where it is not gated" if ungated_losses(result) else ""
+    but += "; some answers differ" if result.outputs_differ else ""
     effects = {metric.effect for metric in result.metrics if metric.gated}
     if Effect.SLOWER_WITHIN_BUDGET in effects or Effect.SLOWER in effects:
-        return "pass, slower within the budget"
-    return "pass, head is faster" if Effect.FASTER in effects else "pass, no loss found"
+        return f"pass, slower within the budget{but}"
+    return f"pass, {'head is faster' if Effect.FASTER in effects else 'no loss found'}{but}"
 
 
 def label(metric: Metric, result: Result) -> str:
     """ "tok/s"; with its concurrency where the recipe was measured at several."""
-    name = LABELS.get(metric.metric, metric.metric)
+    name = metric_label(metric.metric)
     levels = {one.concurrency for one in result.metrics if one.recipe == metric.recipe}
     return name if len(levels) == 1 else f"{name}, concurrency {metric.concurrency}"
 
@@ -218,8 +233,8 @@ def stand_ins(result: Result) -> list[str]:
         level = first_concurrency(result, recipe)
         if any(metric.metric == "cycle_ms" for metric in shown):
             sentences += [
-                f"{recipe}: {LABELS[metric.metric]} was not measured, so cycle ms (by the client's clock) stands in its"
-                " place."
+                f"{recipe}: {metric_label(metric.metric)} was not measured, so cycle ms (by the client's clock)"
+                " stands in its place."
                 for metric in result.metrics
                 if (metric.recipe, metric.concurrency) == (recipe, level)
                 and metric.metric in ("verify_ms", "decode_ms")
@@ -231,19 +246,26 @@ def stand_ins(result: Result) -> list[str]:
 # ------------------------------------------------------------------------------------------------ sentences
 
 
+def explained_sentence(environment: Environment) -> str | None:
+    """What differed between the sides and may: the change did it, or it does not matter."""
+    return _capitalised(_first_sentences(environment.explained)) if environment.explained else None
+
+
+def _first_sentences(differences: Sequence[Difference]) -> str:
+    told = " ".join(_capitalised(_sentence(one.sentence)) for one in differences[:MOST_SENTENCES])
+    left = len(differences) - MOST_SENTENCES
+    return f"{told} And {left} more." if left > 0 else told
+
+
 def environment_sentences(environment: Environment) -> list[str]:
-    """How the two sides differed in what they ran with; what nobody explains comes first."""
+    """Whether the two sides ran with the same; what nobody explains comes first."""
     same, explained, unexplained = environment.same, environment.explained, environment.unexplained
     if not (same or explained or unexplained):
         return ["What the two sides ran with was not compared."]
     sentences = []
     if unexplained:
-        told = " ".join(_sentence(one.sentence) for one in unexplained[:3])
-        more = f" And {len(unexplained) - 3} more." if len(unexplained) > 3 else ""
-        sentences.append(f"Not the same for both sides, and the change does not explain it: {told}{more}")
-    if explained:
-        names = join([one.what for one in explained])
-        sentences.append(f"{names} differ{'s' if len(explained) == 1 else ''} as an effect of the change.")
+        told = _first_sentences(unexplained)
+        sentences.append(f"Not the same for both sides, and the change does not explain it: {told}")
     if same:
         rest = "All else is" if explained or unexplained else "Both sides ran with"
         sentences.append(f"{rest} the same ({numbers.count(len(same), 'thing')} compared).")
@@ -276,12 +298,12 @@ def canary_sentence(result: Result) -> str:
 
 def detectable_sentence(result: Result) -> str | None:
     """What these pairs could have shown. A pass without it would be an empty word."""
-    if result.verdict is Verdict.ENVIRONMENT:
-        return None  # nothing is judged
+    if result.verdict in (Verdict.ENVIRONMENT, Verdict.REGRESSION):
+        return None  # nothing is judged, or it was seen
     parts = []
     for recipe in recipes_of(result):
         gated = [metric for metric in main_metrics(result, recipe) if metric.gated and metric.detectable is not None]
-        sizes = [f"≥ {numbers.loss(one.detectable, one.better)} {LABELS.get(one.metric, one.metric)}" for one in gated]
+        sizes = [f"≥ {numbers.loss(one.detectable, one.better)} {metric_label(one.metric)}" for one in gated]
         if sizes:
             pairs = numbers.count(max(metric.pairs for metric in gated), "pair")
             parts.append(f"{recipe} {' or '.join(sizes)} ({pairs})")
@@ -291,7 +313,7 @@ def detectable_sentence(result: Result) -> str | None:
 def ungated_losses(result: Result) -> str | None:
     """Losses beside the verdict: of what is only shown, where the verdict itself tells of no loss."""
     slower = [
-        f"{one.recipe} {numbers.change(one)} {LABELS.get(one.metric, one.metric)} at concurrency {one.concurrency}"
+        f"{one.recipe} {numbers.change(one)} {metric_label(one.metric)} at concurrency {one.concurrency}"
         for one in in_reading_order(result.metrics)
         if not one.gated and one.effect is Effect.SLOWER and one.base is not None
     ]
@@ -300,11 +322,13 @@ def ungated_losses(result: Result) -> str | None:
     return f"Slower all the same, but not gated: {join(slower, 4)}."
 
 
-def outputs_sentence(result: Result) -> str | None:
-    """Only where no warning says it already, and better."""
-    if not result.outputs_differ or any(notice.code == "outputs_differ" for notice in result.warnings):
-        return None
-    return "Head answers some prompts with other tokens than base, at temperature 0."
+def outputs_sentences(result: Result) -> list[str]:
+    """Whether head still answers as base does, and what it means."""
+    if not result.outputs_differ:
+        return []
+    told = [notice.text for notice in result.warnings if notice.code == "outputs_differ"]
+    plain = "Head answers some prompts with other tokens than base, at temperature 0."
+    return [*(told or [plain]), "Look at that first, unless the change is meant to alter answers or their rounding."]
 
 
 def failure(result: Result) -> Notice | None:
@@ -329,10 +353,16 @@ def failure_lines(result: Result) -> tuple[str, ...]:
 def notices(result: Result) -> list[Notice]:
     """Warnings first, what was fixed from the start last. What is said elsewhere already is not said twice."""
     stood_in = bool(stand_ins(result))
+    explained = {_capitalised(_sentence(one.sentence)) for one in result.environment.explained[:MOST_SENTENCES]}
 
     def is_said(notice: Notice) -> bool:
         repeats = bool(lines_of(notice)) and notice.text.rstrip(".") in result.reason
-        return repeats or (notice.code == "metric_absent" and stood_in)
+        return (
+            repeats
+            or (notice.code == "metric_absent" and stood_in)
+            or (notice.code == "outputs_differ" and bool(result.outputs_differ))
+            or notice.text in explained
+        )
 
     told = [notice for notice in result.warnings if not is_said(notice)]
     return sorted(told, key=lambda notice: notice.code == "condition")
@@ -345,10 +375,11 @@ def paragraphs(result: Result) -> list[tuple[str, list[str]]]:
     box = [*environment_sentences(result.environment), canary_sentence(result)] if watched else []
     told: list[tuple[str, Sequence[str | None]]] = [
         ("Where the time goes.", lost),
+        ("Outputs.", outputs_sentences(result)),
+        ("Beside the verdict.", [ungated_losses(result)]),
+        ("What differs, explained.", [explained_sentence(result.environment) if watched else None]),
         ("The box.", box),
         ("What could be seen.", [detectable_sentence(result)]),
-        ("Beside the verdict.", [ungated_losses(result)]),
-        ("Outputs.", [outputs_sentence(result)]),
         ("Read with care.", stand_ins(result)[:4]),
     ]
     kept = [(title, [sentence for sentence in sentences if sentence]) for title, sentences in told]
