@@ -84,7 +84,8 @@ def gate(
 ) -> None:
     """Build two commits, serve both in alternation, compare them, and say whether head is slower.
 
-    Exit codes: 0 pass or skipped, 1 regression, 2 usage, 3 inconclusive, 4 environment, build or benchmark failed.
+    Exit codes: 0 pass or skipped, 1 regression, 2 usage or configuration, 3 inconclusive, 4 environment, build or
+    benchmark failed, 130 and 143 interrupted, after clean-up.
     """
     from perfgate.gate import run_gate
     from perfgate.planning import GateRequest
@@ -217,7 +218,7 @@ def power(
 
 @app.command()
 def config(
-    check: Annotated[Path | None, typer.Option(help="Say what is wrong with a perfgate.yml.")] = None,
+    check: Annotated[Path | None, typer.Option(help="Say what is wrong with a perfgate.yml or a box file.")] = None,
     schema: Annotated[bool, typer.Option("--schema", help="JSON Schema, for editors.")] = False,
     example: Annotated[bool, typer.Option("--example", help="A commented perfgate.yml with all defaults.")] = False,
 ) -> None:
@@ -227,8 +228,7 @@ def config(
     if (check is not None) + schema + example != 1:
         raise PerfgateError("give one of --check FILE, --schema, --example", where="config")
     if check is not None:
-        resolved = config_file.resolve(config_file.load_file(check))
-        for note in resolved.notes:
+        for note in config_file.check(check):
             typer.echo(f"{check}: {note}")
         typer.echo(f"{check}: fine")
     elif schema:
@@ -269,11 +269,15 @@ app.add_typer(models_app, name="models")
 
 def _resolved(config: Path | None, box: Path | None) -> Resolved:
     from perfgate import config_file
-    from perfgate.config import Config
     from perfgate.planning import GateRequest, find_box
 
-    request = GateRequest(repo=Path(), head="", box=box)
-    return config_file.resolve(config_file.load_file(config) if config else Config(), find_box(request))
+    if config is None:
+        raise PerfgateError(
+            "which models are wanted stands in a perfgate.yml",
+            where="--config",
+            remedy="give it: --config .github/perfgate.yml",
+        )
+    return config_file.resolve(config_file.load_file(config), find_box(GateRequest(repo=Path(), head="", box=box)))
 
 
 @models_app.command("fetch")

@@ -298,6 +298,11 @@ class BoxFile(_Model):
 
     _source: Source = PrivateAttr(default_factory=Source)
 
+    @property
+    def is_written(self) -> bool:
+        """Whether it came from a file; else it holds defaults."""
+        return bool(self._source.name)
+
 
 class Config(_Model):
     """`.github/perfgate.yml`."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from perfgate.config import BoxFile, Config, Resolved
-from perfgate.config_layer import ConfigError, load_box_layer, load_layer
+from perfgate.config_check import nccl_notes
+from perfgate.config_layer import ConfigError, is_box_layer, load_box_layer, load_layer
 from perfgate.config_resolve import builtin, merge, metric_plans, problems_of, resolve
 from perfgate.config_text import example, reference, schema
 from perfgate.errors import PerfgateError
@@ -14,6 +16,7 @@ __all__ = [
     "ConfigError",
     "Resolved",
     "builtin",
+    "check",
     "example",
     "load",
     "load_box",
@@ -39,6 +42,31 @@ def load(text: bytes, name: str) -> Config:
 def load_file(path: Path) -> Config:
     """As `load`, from a file."""
     return load(_read(path, "perfgate config --example writes one"), str(path))
+
+
+def check(path: Path) -> tuple[str, ...]:
+    """What looks like a slip in a perfgate.yml or a box file. Raises ConfigError where it cannot be meant.
+
+    Which of the two it is, its keys say.
+    """
+    text = _read(path, "perfgate config --example writes one")
+    if is_box_layer(text):
+        return tuple(nccl_notes(load_box_layer(text, str(path)).nccl))
+    resolved = resolve(load(text, str(path)))
+    return (*resolved.notes, *_unpinned(resolved))
+
+
+def _unpinned(resolved: Resolved) -> Iterator[str]:
+    """Models whose bytes nothing fixes, but for a folder of the box."""
+    models = {
+        model: revision
+        for recipe in resolved.recipes
+        for model, revision in ((recipe.model, recipe.revision), (recipe.draft, recipe.draft_revision))
+        if model
+    }
+    for model, revision in models.items():
+        if revision is None:
+            yield f"{model} has no revision: that is fine only where the box file's `models` names its folder"
 
 
 def load_box(path: Path) -> BoxFile:

@@ -57,6 +57,17 @@ def load_layer(text: bytes, name: str) -> Config:
     return config
 
 
+def is_box_layer(text: bytes) -> bool:
+    """Whether a file has keys that only the box's file has, and none that only a perfgate.yml has."""
+    try:
+        value = read(text, "", _is_variable).value
+    except Unreadable:
+        return False
+    keys = set(value) if isinstance(value, dict) else set()
+    box, other = set(BoxFile.model_fields), set(Config.model_fields)
+    return bool(keys & (box - other)) and not keys & (other - box)
+
+
 def load_box_layer(text: bytes, name: str) -> BoxFile:
     """The box's file. Raises ConfigError with all that is wrong."""
     box, document = _read(text, name, BoxFile)

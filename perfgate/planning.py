@@ -20,6 +20,8 @@ from perfgate.source.diff import DiffClass, classify
 from perfgate.source.pins import PYPROJECT
 from perfgate.source.repository import Repository
 
+BUILT_IN = "built-in defaults"
+
 
 @dataclass(frozen=True, kw_only=True)
 class GateRequest:
@@ -83,15 +85,33 @@ def find_configuration(
 
     Where a file is given nothing is looked up in the repository.
     """
+    tip = ""
     if request.config is not None:
         config, source = config_file.load_file(request.config), request.config.name  # facts are public, folders are not
     else:
         repository = repository or Repository(request.repo)
-        tip = repository.resolve(request.base_branch or request.base or repository.default_branch())
-        text = repository.read_file(tip.sha, CONFIG_PATH)
-        config, source = (config_file.load(text, CONFIG_PATH), tip.sha) if text else (Config(), "built-in defaults")
-    resolved = config_file.resolve(config, find_box(request), *profile(request.profile), profile=request.profile)
+        tip = repository.resolve(request.base_branch or request.base or repository.default_branch()).sha
+        text = repository.read_file(tip, CONFIG_PATH)
+        config, source = (config_file.load(text, CONFIG_PATH), tip) if text else (Config(), BUILT_IN)
+    try:
+        resolved = config_file.resolve(config, find_box(request), *profile(request.profile), profile=request.profile)
+    except config_file.ConfigError as error:
+        if source != BUILT_IN:
+            raise
+        raise _no_configuration(request, tip) from error
     return Configuration(resolved=_narrowed(resolved, request), source=source)
+
+
+def _no_configuration(request: GateRequest, tip: str) -> PerfgateError:
+    """The defaults alone name no model, so nothing can be measured without a file."""
+    lies_there = (request.repo / CONFIG_PATH).is_file()
+    return PerfgateError(
+        f"no {CONFIG_PATH} at {tip[:12]}, so no model is named",
+        where=str(request.repo),
+        remedy=f"commit the {CONFIG_PATH} of the work tree, or give it: --config {CONFIG_PATH}"
+        if lies_there
+        else "`perfgate init` writes one; commit it, or give it: --config FILE",
+    )
 
 
 def find_box(request: GateRequest) -> BoxFile:

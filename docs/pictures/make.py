@@ -49,7 +49,7 @@ def main() -> None:
     head = '<div class="who"><b>github-actions</b> <span class="bot">bot</span> commented</div>'
     comment = f'<div class="comment">{head}<div class="body">{body}</div></div>'
     html = f'<meta charset="utf-8"><style>{LIKE_GITHUB}</style>{comment}'
-    picture(html, HERE / "comment.png", 934, 776)
+    picture(html, HERE / "comment.png", 934, 612)
     picture(render_page(read_result(RUN), read_facts(RUN)), HERE / "page.png", 1000, 1180)
 
 

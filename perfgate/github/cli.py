@@ -48,6 +48,7 @@ def init(
     folder: Annotated[Path, typer.Argument(help="Checkout of the repository that is to use perfgate.")] = Path(),
     box: Annotated[bool, typer.Option("--box", help="Write this machine's box file instead.")] = False,
     to: Annotated[Path, typer.Option(help="Where the box file goes.")] = BOX_PATH,
+    gpus: Annotated[bool, typer.Option(help="Whether the box is to have GPUs; the doctor misses them then.")] = True,
     perfgate: Annotated[
         str, typer.Option(help="perfgate itself, OWNER/NAME@SHA. Default: where this one is from.")
     ] = "",
@@ -58,6 +59,6 @@ def init(
     from perfgate.github.init import Caller, init_box, init_repository
 
     if box:
-        typer.echo(init_box(to))
+        typer.echo(init_box(to, gpus=gpus))
     else:
         typer.echo(init_repository(folder, Caller.of(perfgate, runs_on, private=private)))

@@ -43,8 +43,18 @@ class Caller:
         """`perfgate`: OWNER/NAME@SHA, or empty for where this perfgate came from; `runs_on`: labels with commas."""
         labels = tuple(label.strip() for label in runs_on.split(",") if label.strip())
         if not labels or not all(map(_LABEL.fullmatch, labels)):
-            raise PerfgateError("not a list of runner labels", where="--runs-on", remedy="self-hosted,perfgate")
+            raise PerfgateError(
+                f"{runs_on!r} is no list of runner labels",
+                where="--runs-on",
+                remedy="labels with commas and without spaces: self-hosted,perfgate",
+            )
         match = _SPEC.fullmatch(perfgate or own_origin())
+        if match is None and perfgate:
+            raise PerfgateError(
+                f"{perfgate!r} is no OWNER/NAME@SHA with a full SHA of 40 digits",
+                where="--perfgate",
+                remedy="git ls-remote https://github.com/OWNER/NAME main names one; read that commit first",
+            )
         if match is None:
             raise PerfgateError(
                 "perfgate's own repository and commit are not known here",
@@ -71,19 +81,21 @@ def init_repository(folder: Path, caller: Caller) -> str:
             f"Written: {folder / WORKFLOW}",
             f"         {folder / CONFIG}",
             "Next:",
-            f"  1. Name the models in {CONFIG}; delete what you do not change. `perfgate config --check {CONFIG}`",
-            "  2. On the box: perfgate init --box, perfgate calibrate, and a runner with the labels "
-            f"{', '.join(caller.runs_on)}",
-            "  3. Commit both files to the default branch; then make the check `perfgate` required, if it is to block.",
-            "  4. Read docs/security.md before a runner of your own meets pull requests from forks.",
+            f"  1. Name the models and their revisions in {CONFIG}; delete what you do not change.",
+            f"     perfgate config --check {CONFIG}",
+            "  2. Read docs/security.md: a runner of your own is about to meet pull requests from strangers.",
+            "  3. Set up the box: docs/adopt.md. Its runner has the labels " + ", ".join(caller.runs_on) + ".",
+            "  4. Commit both files to the default branch.",
+            "  5. Only if it is to block: require the check `perfgate`. Then every head of a fork's pull request waits",
+            "     for somebody's `/perfgate run SHA`, also where there is nothing to measure.",
         )
     )
 
 
-def init_box(to: Path) -> str:
+def init_box(to: Path, *, gpus: bool = True) -> str:
     """Writes this machine's box file; returns what was found and what to do next."""
     found = survey()
-    _write_new({to: box_file(found)})
+    _write_new({to: box_file(found, gpus=gpus)})
     return "\n".join((f"Written: {to}", *_told(found), "Next:", *_calibrate(to, found)))
 
 
@@ -107,7 +119,7 @@ def _calibrate(to: Path, found: Survey) -> Sequence[str]:
     return (
         f"  perfgate doctor{box}",
         *(() if confined else ("  bubblewrap, or a second user for pull requests' code: docs/security.md",)),
-        f"  perfgate calibrate --repo CHECKOUT_OF_SGLANG{box}",
+        f"  perfgate calibrate --repo CHECKOUT_OF_SGLANG --config perfgate.yml{box}",
         f"      about {minutes:.0f} minutes of the box for each recipe, at {LAUNCH_MINUTES:.0f} minutes a launch; "
         "it says what this box can detect",
     )
@@ -124,7 +136,9 @@ def _write_new(texts: dict[Path, str]) -> None:
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:
-            raise PerfgateError(f"cannot be written: {error.strerror}", where=str(path)) from error
+            raise PerfgateError(
+                f"cannot be written: {error.strerror}", where=str(path), remedy="sudo -E, or another place"
+            ) from error
 
 
 # ------------------------------------------------------------------------------------------------ where we came from

@@ -16,7 +16,7 @@ from pathlib import Path
 from perfgate.config import BoxFile
 from perfgate.host.gpu import describe_gpus
 from perfgate.host.nccl import variables_in_file
-from perfgate.host.nccl_paths import nccl_files
+from perfgate.host.nccl_paths import missing_files, nccl_files
 from perfgate.host.nvml import Nvml, NvmlAbsentError
 
 _NCCL = re.compile(r"NCCL_[A-Z0-9_]{1,120}")
@@ -32,7 +32,7 @@ class Survey:
     gpus: tuple[str, ...] = ()  # names, by index
     why_no_gpus: str = ""
     hf_home: Path | None = None
-    models: Mapping[str, Path] = field(default_factory=dict)  # hub id → folder of the newest snapshot
+    models: Mapping[str, str] = field(default_factory=dict)  # hub id → revision of the newest snapshot in hf_home
     nccl: Mapping[str, str] = field(default_factory=dict)
     nccl_files: tuple[Path, ...] = ()
     tools: Mapping[str, Path] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def survey(environment: Mapping[str, str] | None = None) -> Survey:
         tools=_tools(),
         second_user=SECOND_USER if _is_user(SECOND_USER) else None,
         bubblewrap=shutil.which("bwrap") is not None,
-        notes=tuple(_missing_files(variables)),
+        notes=tuple(missing_files(variables)),
     )
 
 
@@ -74,17 +74,20 @@ def _gpus() -> tuple[tuple[str, ...], str]:
 def _hf_home(environment: Mapping[str, str]) -> Path | None:
     named = environment.get("HF_HOME")
     path = Path(named) if named else Path.home() / ".cache" / "huggingface"
-    return path.absolute() if (path / "hub").is_dir() else None
+    try:
+        return path.absolute() if (path / "hub").is_dir() else None
+    except PermissionError:  # of somebody else's home
+        return None
 
 
-def _models(home: Path) -> dict[str, Path]:
-    """Hub id → newest whole snapshot."""
+def _models(home: Path) -> dict[str, str]:
+    """Hub id → revision of the newest whole snapshot."""
     found = {}
     for folder in sorted((home / "hub").glob("models--*")):
         match = _MODEL.fullmatch(folder.name)
         snapshots = sorted(folder.glob("snapshots/*/config.json"), key=lambda path: path.stat().st_mtime)
         if match and snapshots:
-            found[f"{match[1]}/{match[2]}"] = snapshots[-1].parent
+            found[f"{match[1]}/{match[2]}"] = snapshots[-1].parent.name
     return found
 
 
@@ -96,15 +99,6 @@ def _nccl(environment: Mapping[str, str], paths: tuple[Path, ...]) -> dict[str, 
     variables |= {name: value for name, value in environment.items() if name.startswith("NCCL_")}
     kept = {name: value for name, value in variables.items() if _NCCL.fullmatch(name) and name not in ABOUT_NCCL}
     return dict(sorted(kept.items()))
-
-
-def _missing_files(variables: Mapping[str, str]) -> list[str]:
-    """Files that NCCL's variables name (topology, graph, tuner, plugin) and that are not there."""
-    return [
-        f"{name} names {value}, which is not there"
-        for name, value in variables.items()
-        if value.startswith("/") and not Path(value).exists()
-    ]
 
 
 def _tools() -> dict[str, Path]:
@@ -124,20 +118,21 @@ def _is_user(name: str) -> bool:
 # ------------------------------------------------------------------------------------------------ the file
 
 
-def box_file(found: Survey) -> str:
-    """The box file, with a comment beside what was found and what could not be."""
+def box_file(found: Survey, *, gpus: bool = True) -> str:
+    """The box file, with a comment beside what was found and what could not be. `gpus`: whether it is to have some."""
     default = BoxFile()
-    gpus = f"{len(found.gpus)}× {found.gpus[0]}" if found.gpus else f"none found: {found.why_no_gpus}"
+    seen = f"{len(found.gpus)}× {found.gpus[0]}" if found.gpus else f"none found: {found.why_no_gpus}"
     lines = [
         "# What only this box knows; it wins over perfgate.yml. Written by `perfgate init --box`.",
         "# Readable by the runner's user, writable by root alone: pull requests' code must not change it.",
         f"name: {_text(found.name)} # public: it stands in comments",
         f"state_dir: {default.state_dir} # runs, builds, caches and the ledger; the runner's user owns it",
-        f"gpus: {'required' if found.gpus else 'none'} # {gpus}",
+        f"gpus: {'required' if gpus else 'none'} # {seen}",
         f"isolation: auto # how pull requests' code is confined; {_isolation(found)}",
         f"run_as: {found.second_user}" if found.second_user else f"# run_as: {SECOND_USER}",
         _hf_line(found.hf_home),
-        *_mapping("models", {name: str(path) for name, path in found.models.items()}, "name of a model → its folder"),
+        *(f"#   {name}: revision {revision}" for name, revision in found.models.items()),
+        "models: {} # name of a model → a folder of its own, in which no revision is looked for",
         *_mapping("nccl", found.nccl, _nccl_from(found)),
         *_mapping("tools", {name: str(path) for name, path in found.tools.items()}, "put on PATH for builds"),
         *(f"# look at: {note}" for note in found.notes),

@@ -50,6 +50,15 @@ def stray_settings(
     return (*_stray_variables(given, own), *_stray_in_files(given, files))
 
 
+def missing_files(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Files that NCCL's variables name (topology, graph, tuner, plugin) and that are not there, a sentence each."""
+    return tuple(
+        f"{name} names {value}, which is not there"
+        for name, value in variables.items()
+        if value.startswith("/") and not Path(value).exists()
+    )
+
+
 def nccl_files(environment: Mapping[str, str] | None = None, users: Iterable[str] = ()) -> tuple[Path, ...]:
     """The NCCL configuration files that exist for perfgate's user and for `users` (who runs PR code)."""
     own = os.environ if environment is None else environment

@@ -220,7 +220,7 @@ def _whom(run_as: str | None) -> tuple[int | None, int | None]:
         user = pwd.getpwnam(run_as)
     except KeyError as error:
         raise SandboxError(
-            f"no user {run_as!r} on this box", where="run_as", remedy=f"sudo useradd --system {run_as}"
+            f"no user {run_as!r} on this box", where="run_as", remedy=f"sudo useradd --system --create-home {run_as}"
         ) from error
     return user.pw_uid, user.pw_gid
 

@@ -16,7 +16,14 @@ from perfgate.config import BoxFile, Resolved
 from perfgate.errors import PerfgateError
 from perfgate.host.canary import CanarySetup
 from perfgate.host.doctor.gpu_checks import absent_check, gpu_checks
-from perfgate.host.doctor.software_checks import isolation_check, lock_check, model_checks, nccl_checks, tool_checks
+from perfgate.host.doctor.software_checks import (
+    box_file_check,
+    isolation_check,
+    lock_check,
+    model_checks,
+    nccl_checks,
+    tool_checks,
+)
 from perfgate.host.doctor.system_checks import disk_checks, system_checks
 from perfgate.host.gpu import GpuBox, describe_gpus
 from perfgate.host.nvml import Nvml, NvmlAbsentError
@@ -61,6 +68,7 @@ def run_doctor(patient: Patient) -> Doctor:
     parts: tuple[Callable[[], Iterator[Check]], ...] = (
         lambda: iter(gpu_part),
         lambda: system_checks(system, at_rest, number),
+        lambda: box_file_check(patient.box) if patient.needs_gpus else iter(()),
         lambda: nccl_checks(patient.nccl, number, patient.box.run_as, patient.environment),
         lambda: lock_check(patient.box, ours=patient.holds_lock),
         lambda: iter([isolation_check(patient.box)]),

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from perfgate.config import BoxFile, ResolvedRecipe
+from perfgate.config_check import nccl_notes
 from perfgate.errors import PerfgateError
 from perfgate.host import sandbox
 from perfgate.host.lock import current_holder
-from perfgate.host.nccl_paths import nccl_files, stray_settings
+from perfgate.host.nccl_paths import missing_files, nccl_files, stray_settings
 from perfgate.host.public import public
+from perfgate.places import BOX_PATH
 from perfgate.records import Check
 
 NEEDED_TOOLS = ("git", "uv")
@@ -42,13 +44,34 @@ def nccl_checks(
             remedy=f"put {stray.name} under `nccl:` in the box file"
             + (f", and take it out of {stray.where}" if stray.file else ""),
         )
-    if strays:
+    slips = [*nccl_notes(given), *missing_files(given)]
+    for slip in slips[:TOLD]:
+        yield Check(
+            name="nccl",
+            status="warn",
+            text=public(slip),
+            why="NCCL says nothing of it, and the tuning is lost",
+            remedy="correct it under `nccl:` in the box file or perfgate.yml",
+        )
+    if strays or slips:
         return
     if given:
         told = ", ".join(f"{name}={value}" for name, value in sorted(given.items()))
         yield Check(name="nccl", status="ok", text=public(f"{len(given)} variables for every rank: {told}"))
     elif gpus > 1:
         yield Check(name="nccl", status="ok", text="no variables configured, none found on the box")
+
+
+def box_file_check(box: BoxFile) -> Iterator[Check]:
+    """Without its own file a box is measured without its tuning."""
+    if not box.is_written:
+        yield Check(
+            name="box file",
+            status="warn",
+            text=f"none at {BOX_PATH}: the defaults hold, and servers get no NCCL tuning",
+            why="what is measured is not how this box serves",
+            remedy="sudo -E perfgate init --box",
+        )
 
 
 def lock_check(box: BoxFile, *, ours: bool) -> Iterator[Check]:
@@ -80,7 +103,7 @@ def isolation_check(box: BoxFile) -> Check:
         if check.status == "ok":
             return check
         tried.append(check)
-    return tried[0]
+    return tried[-1] if box.run_as else tried[0]  # what the box file meant
 
 
 def tool_checks(box: BoxFile, *, gpus: bool, search: str) -> Iterator[Check]:
@@ -139,20 +162,37 @@ def model_checks(recipes: Iterable[ResolvedRecipe], hf_home: str | None) -> Iter
         if recipe.draft and recipe.draft_path:
             wanted.setdefault((recipe.draft, recipe.draft_path, recipe.draft_revision), []).append(recipe.name)
     missing = [
-        (name, problem, users)
+        (name, path, problem, users)
         for (name, path, revision), users in wanted.items()
         if (problem := model_problem(path, revision, hf_home))
     ]
-    for name, problem, users in missing:
+    for name, path, problem, users in missing:
         yield Check(
             name="model",
             status="fail",
             text=f"{name} (for {', '.join(users)}): {problem}",
             why="servers run without network and cannot fetch it",
-            remedy="perfgate models fetch",
+            remedy=_model_remedy(path, hf_home),
         )
+    for name, path, revision in wanted:
+        if revision and path.startswith("/"):
+            yield Check(
+                name="model",
+                status="warn",
+                text=f"revision {revision[:12]} of {name} is not looked for: the box file names a folder for it",
+                why="another revision in perfgate.yml would change nothing",
+                remedy=f"take {name} out of `models` in the box file, or its revision out of perfgate.yml",
+            )
     if wanted and not missing:
         yield Check(name="models", status="ok", text=f"{len(wanted)} present: {', '.join(one[0] for one in wanted)}")
+
+
+def _model_remedy(path: str, hf_home: str | None) -> str:
+    if path.startswith("/"):
+        return "mend that folder, or name another one under `models` in the box file"
+    if hf_home is None:
+        return "set `hf_home` in the box file and run `perfgate models fetch`, or name its folder under `models`"
+    return "perfgate models fetch --config perfgate.yml"
 
 
 def model_problem(path: str, revision: str | None, hf_home: str | None) -> str | None:

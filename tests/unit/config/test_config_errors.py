@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import string
+from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from perfgate.config_file import ConfigError, load, load_box, resolve
+from perfgate.config_file import ConfigError, check, load, load_box, resolve
+from perfgate.config_layer import load_box_layer
 from perfgate.config_yaml import MAX_BYTES
 from perfgate.errors import Exit, PerfgateError
 
@@ -246,6 +248,36 @@ def test_a_hostile_key_cannot_reach_the_terminal() -> None:
     message = str(caught.value)
     assert message.isprintable()
     assert "\\x1b[31mred\\u202e\\nperfgate.yml" in message
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "some.yml"
+    path.write_text(text)
+    return path
+
+
+def test_a_box_file_is_checked_as_one(tmp_path: Path) -> None:
+    good = written(tmp_path, "name: pro6000x8\nnccl:\n  NCCL_PROTO: LL\n")
+    assert check(good) == ()
+    (slip,) = check(written(tmp_path, "name: pro6000x8\nnccl:\n  NCCL_P2P_LEVL: SYS\n"))
+    assert "is NCCL_P2P_LEVEL meant?" in slip
+    with pytest.raises(ConfigError, match=r"some\.yml:2: stat_dir: unknown key → did you mean state_dir\?"):
+        check(written(tmp_path, "name: pro6000x8\nstat_dir: /x\n"))
+    with pytest.raises(ConfigError, match="name: unknown key"):  # neither one nor the other
+        check(written(tmp_path, "name: pro6000x8\nrecipes: {}\n"))
+
+
+def test_a_model_without_a_revision_is_told(tmp_path: Path) -> None:
+    text = "recipes:\n  baseline: {model: org/m, revision: 'PIN'}\n  eagle3: {draft: org/d}\n".replace("PIN", "a1" * 20)
+    (told,) = check(written(tmp_path, text))
+    assert told.startswith("org/d has no revision")
+
+
+def test_a_revision_that_nobody_looks_for_is_told() -> None:
+    text = f"recipes:\n  baseline: {{model: org/m, revision: {'a1' * 20}}}\n  eagle3: {{enabled: false}}\n"
+    box = load_box_layer(b"models: {org/m: /data/m}\n", "box.yml")
+    (note,) = resolve(load(text.encode(), "x.yml"), box).notes
+    assert note == f"revision {'a1' * 6} of org/m is not looked for: the box file names a folder for that model"
 
 
 def test_missing_models_are_told_when_the_configuration_is_resolved() -> None:

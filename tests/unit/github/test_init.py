@@ -28,8 +28,9 @@ def test_init_writes_both_files_and_says_what_is_next(tmp_path: Path) -> None:
     text = (tmp_path / CONFIG).read_bytes()
     assert text.count(b"#") > 20
     load(text, "perfgate.yml")
-    assert "perfgate init --box" in told
-    assert "calibrate" in told
+    assert "docs/adopt.md" in told
+    assert "self-hosted, gpu8" in told
+    assert "perfgate config --check" in told
 
 
 @pytest.mark.parametrize("there", [WORKFLOW, CONFIG])
@@ -73,6 +74,11 @@ def test_what_no_workflow_can_say(perfgate: str, labels: str) -> None:
         Caller.of(perfgate, labels, private=False)
 
 
+def test_a_wrong_commit_is_told_apart_from_none() -> None:
+    with pytest.raises(PerfgateError, match="'acme/perfgate@main' is no OWNER/NAME@SHA"):
+        Caller.of("acme/perfgate@main", "gpu8", private=False)
+
+
 # ------------------------------------------------------------------------------------------------ the box
 
 
@@ -104,7 +110,7 @@ def test_a_box_as_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "NCCL_PROTO": "LL",
         "NCCL_TOPO_FILE": str(tmp_path / "gone.xml"),
     }
-    assert found.models == {"org/big-Model.v1": tmp_path / "hf/hub/models--org--big-Model.v1/snapshots/b2"}
+    assert found.models == {"org/big-Model.v1": "b2"}
     assert any("gone.xml" in note for note in found.notes)
 
     path = tmp_path / "box.yml"
@@ -112,9 +118,26 @@ def test_a_box_as_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     box = load_box(path)
     assert box.gpus == "required"
     assert box.nccl == dict(found.nccl)
-    assert box.models == {name: str(folder) for name, folder in found.models.items()}
+    assert not box.models  # a folder would hide the revision that perfgate.yml asks for
+    assert "#   org/big-Model.v1: revision b2" in path.read_text()
     assert "8× RTX PRO 6000" in path.read_text()
     assert str(conf) in path.read_text()
+
+
+def test_gpus_that_are_not_in_sight_are_missed_unless_the_box_is_to_have_none(tmp_path: Path) -> None:
+    found, path = Survey(name="box", why_no_gpus="no driver"), tmp_path / "box.yml"
+    path.write_text(box_file(found))
+    assert load_box(path).gpus == "required"
+    path.write_text(box_file(found, gpus=False))
+    assert load_box(path).gpus == "none"
+
+
+def test_a_home_that_nobody_may_look_into_holds_no_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    assert survey({"HF_HOME": "/root/hf", "PATH": "/bin"}).hf_home is None
 
 
 @pytest.mark.parametrize("value", ["LL # not", 'a"b', "x: y", "{}", "#", "\u00e4"])

@@ -14,11 +14,14 @@ import pytest
 from rich.console import Console
 
 from perfgate.config import BoxFile, Resolved, ResolvedRecipe, Workload
+from perfgate.config_layer import load_box_layer
 from perfgate.facts import fact_from_line, fact_to_line
 from perfgate.host import doctor as module
+from perfgate.host import sandbox
 from perfgate.host.cgroup import CgroupLimits
 from perfgate.host.doctor import Patient, run_doctor, why_refused
 from perfgate.host.doctor.software_checks import (
+    box_file_check,
     isolation_check,
     lock_check,
     model_checks,
@@ -29,6 +32,7 @@ from perfgate.host.doctor.software_checks import (
 from perfgate.host.doctor.system_checks import disk_checks, system_checks
 from perfgate.host.doctor.table import show, summary
 from perfgate.host.lock import BoxLock
+from perfgate.host.sandbox import Kind
 from perfgate.host.system import SystemFacts
 from perfgate.records import Check, Doctor
 from tests.nvml import CARD, HEALTHY, HW_THERMAL, IDLE, LOST, REST, SW_THERMAL, Scene
@@ -401,3 +405,48 @@ def test_models_come_from_the_configuration(play: Play, box: BoxFile, tmp_path: 
     seen = run_doctor(Patient(box=box, resolved=resolved, rest_s=0.01))
     assert found(seen, "model").text.startswith("org/Target (for baseline)")
     assert found(run_doctor(Patient(box=box, rest_s=0.01)), "models").status == "warn"
+
+
+def test_a_box_without_a_file_of_its_own_is_told() -> None:
+    (check,) = box_file_check(BoxFile())
+    assert (check.status, check.remedy) == ("warn", "sudo -E perfgate init --box")
+    assert not list(box_file_check(load_box_layer(b"name: mine\n", "box.yml")))
+
+
+def test_a_slip_in_the_tuning_is_told(tmp_path: Path) -> None:
+    given = {"NCCL_P2P_LEVL": "SYS", "NCCL_TOPO_FILE": str(tmp_path / "gone.xml")}
+    checks = list(nccl_checks(given, 8, None, {}))
+    assert [check.status for check in checks] == ["warn", "warn"]
+    assert "is NCCL_P2P_LEVEL meant?" in checks[0].text
+    assert "which is not there" in checks[1].text
+
+
+@pytest.mark.parametrize(
+    ("path", "hf_home", "remedy"),
+    [
+        ("/data/m", "/hf", "mend that folder"),
+        ("org/m", None, "set `hf_home`"),
+        ("org/m", "/hf", "perfgate models fetch --config"),
+    ],
+)
+def test_each_missing_model_has_the_remedy_that_helps(path: str, hf_home: str | None, remedy: str) -> None:
+    (check,) = model_checks([recipe(model="org/m", model_path=path, revision=None)], hf_home)
+    assert check.remedy.startswith(remedy)
+
+
+def test_a_revision_beside_a_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    checks = list(model_checks([recipe(model="org/m", model_path=str(tmp_path), revision="a" * 40)], None))
+    assert [check.status for check in checks] == ["warn", "ok"]
+    assert "is not looked for" in checks[0].text
+
+
+@pytest.mark.parametrize(("run_as", "meant"), [(None, "bubblewrap"), ("nobodyx", "user")])
+def test_the_isolation_that_the_box_file_means_is_told(
+    run_as: str | None, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(kind: Kind, *, run_as: str | None) -> Check:
+        return Check(name=f"isolation: {kind}", status="fail", text="no")
+
+    monkeypatch.setattr(sandbox, "available", refused)
+    assert isolation_check(BoxFile(run_as=run_as)).name == f"isolation: {meant}"

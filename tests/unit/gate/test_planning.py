@@ -1,0 +1,66 @@
+"""Which configuration counts, and what is said where there is none."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from perfgate.errors import PerfgateError
+from perfgate.gate import layers
+from perfgate.places import CONFIG_PATH
+from perfgate.planning import GateRequest, find_configuration
+from perfgate.source.repository import Repository
+
+CONFIG = "recipes:\n  baseline: {model: org/m}\n  eagle3: {enabled: false}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A repository with one commit and no perfgate.yml."""
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / "file").write_text("text")
+    commit(tmp_path)
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def commit(folder: Path) -> str:
+    git(folder, "add", "-A")
+    git(folder, "-c", "user.name=n", "-c", "user.email=e@example.org", "commit", "-q", "-m", "message")
+    return git(folder, "rev-parse", "HEAD").strip()
+
+
+def write(folder: Path) -> None:
+    path = folder / CONFIG_PATH
+    path.parent.mkdir(parents=True)
+    path.write_text(CONFIG)
+
+
+def find(folder: Path, **asked: Path) -> str:
+    request = GateRequest(repo=folder, head="HEAD", **asked)
+    return find_configuration(Repository(folder), request, layers).source
+
+
+def test_without_a_file_the_next_step_is_told(folder: Path) -> None:
+    with pytest.raises(PerfgateError, match="so no model is named") as caught:
+        find(folder)
+    assert "perfgate init" in str(caught.value)
+
+
+def test_a_file_that_is_not_committed_does_not_count_and_that_is_told(folder: Path) -> None:
+    write(folder)
+    with pytest.raises(PerfgateError, match="of the work tree") as caught:
+        find(folder)
+    assert f"--config {CONFIG_PATH}" in str(caught.value)
+    assert find(folder, config=folder / CONFIG_PATH) == "perfgate.yml"
+
+
+def test_the_file_of_the_base_branch_counts(folder: Path) -> None:
+    write(folder)
+    tip = commit(folder)
+    assert find(folder) == tip
