@@ -138,10 +138,11 @@ class Watchdog:
         self._send({"watch": asdict(watched)})
 
     def unwatch(self, watched: Watched) -> None:
-        """The launch has ended and all is free."""
+        """The launch has ended and all is free. A watchdog that is lost is noticed by the next `watch`."""
         self._watching.discard(watched.token)
-        self._send({"unwatch": watched.token})
         _record(self.records, watched.token).unlink(missing_ok=True)
+        with suppress(WatchdogLost):
+            self._send({"unwatch": watched.token})
 
     def close(self, limit_s: float = 60.0) -> bool:
         """Lets the watchdog end whatever is left and leave. Whether it said in time that all is gone."""

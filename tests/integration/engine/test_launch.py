@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from perfgate.engine.client import Client
 from perfgate.engine.faults import LaunchError
 from perfgate.engine.launch import LaunchHooks, LaunchPlan, run_launch
 from perfgate.engine.server import Server
-from perfgate.engine.watchdog import Watchdog
+from perfgate.engine.watchdog import Watchdog, WatchdogLost, watched_from
 from perfgate.errors import PerfgateError
 from perfgate.facts import FactsWriter, read_facts
 from perfgate.records import Blame, Fact, LaunchBegin, LaunchEnd, Sample
@@ -178,6 +179,19 @@ def test_an_interrupt_is_passed_on_at_once_and_the_watchdog_cleans_up(
     assert nothing_left(facts)
     assert not list((tmp_path / "records").glob("launch-*"))
     servers[0].popen.wait()
+
+
+def test_a_watchdog_lost_while_the_server_loads_ends_the_launch_and_the_server(make: Make, tmp_path: Path) -> None:
+    watchdog = Watchdog.start(None, tmp_path / "records")
+    facts: list[Fact] = []
+    with pytest.raises(WatchdogLost):
+        run_launch(
+            make().plan(), facts.append, progress=lambda _text: tree.tell(watchdog.process, 9), watchdog=watchdog
+        )
+    watched = [json.loads(path.read_text())["watched"] for path in (tmp_path / "records").glob("launch-*.json")]
+    assert [one for one in watched if watched_from(one).find()] == []
+    assert nothing_left(facts)
+    watchdog.close()
 
 
 Run = Callable[[LaunchPlan], LaunchEnd]
