@@ -234,7 +234,7 @@ def test_a_port_that_stays_in_use_is_not_silently_accepted(make: Make, serving: 
         other.listen()
         with pytest.raises(ServerNotFreed) as caught:
             server.stop()
-    assert caught.value.code == "port_not_freed"
+    assert (caught.value.code, caught.value.blame) == ("port_not_freed", Blame.BOX)
 
 
 def test_gpus_are_waited_for(make: Make, serving: Start) -> None:
