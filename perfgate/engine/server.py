@@ -32,7 +32,7 @@ from perfgate.engine.faults import (
 )
 from perfgate.engine.logs import Failure, LogFile, LogState
 from perfgate.engine.tree import Process
-from perfgate.engine.watchdog import Watchdog, WatchdogLost, Watched
+from perfgate.engine.watchdog import WHY_NOT_ENDED, Watchdog, WatchdogLost, Watched
 from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Kind, confine
 from perfgate.records import Blame
 
@@ -211,7 +211,7 @@ class Server:
                 "not_ended",
                 f"processes of the server cannot be ended: {pids}",
                 self.log.read().useful,
-                remedy="ps -o pid,stat,wchan,cmd shows what they wait for",
+                remedy=WHY_NOT_ENDED,
             )
         tree.remove_shared_memory(self.memory)
         self._wait_free(max(1.0, self.spec.stop_s - (time.monotonic() - begin)))
