@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from perfgate import records as r
@@ -315,7 +316,8 @@ def _gpu_arch() -> str | None:
 def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltSide], watchdog: Watchdog) -> None:
     plan = _settle_plan(job, run, notebook, sides)
     job.progress.show(render_plan(plan, minutes_left(notebook.run())))
-    with _watch(job) as watch, Canary(_canary(job, sides), watch.read_gpus()) as canary:
+    keep = partial(watchdog.keeping, "canary")
+    with _watch(job) as watch, Canary(_canary(job, sides), watch.read_gpus(), keep) as canary:
         bench = SglangBench(
             notebook=notebook,
             run=run,

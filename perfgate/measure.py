@@ -165,19 +165,24 @@ class Measuring:
 
     def _blame(self, end: r.LaunchEnd, *, served: bool) -> None:
         """A side that fails twice is to blame only where the other side serves on the same box."""
-        reason = end.reasons[0] if end.reasons else "the launch was not valid"
-        if end.blame not in (None, r.Blame.SIDE):
-            self._fault(end.code, f"{end.recipe} could not be measured: {reason}", end.blame, launch=end.id)
+        if not _is_sides(end):
+            self._blame_others(end)
             return
         if not served and not self._ever_served(end.side.other, end.recipe):
-            attempt = next_attempt(self._run, end.recipe, end.pair, end.side.other)
-            other = self._bench.launch(LaunchOrder(end.recipe, end.pair, end.side.other, 2, attempt))
+            other = self._launch(end.recipe, end.pair, end.side.other, 2)
+            if not other.valid and not _is_sides(other):
+                self._blame_others(other)
+                return
             if not other.valid:
-                text = f"neither side serves {end.recipe}: {reason}"
+                text = f"neither side serves {end.recipe}: {_reason(end)}"
                 self._fault("neither_side_serves", text, r.Blame.BOX, launch=end.id)
                 return
-        text = f"{end.side.value} failed {ATTEMPTS} times in {end.recipe} where {end.side.other.value} served: {reason}"
+        who, other_side = end.side.value, end.side.other.value
+        text = f"{who} failed {ATTEMPTS} times in {end.recipe} where {other_side} served: {_reason(end)}"
         self._fault("side_fails", text, r.Blame.SIDE, side=end.side, launch=end.id)
+
+    def _blame_others(self, end: r.LaunchEnd) -> None:
+        self._fault(end.code, f"{end.recipe} could not be measured: {_reason(end)}", end.blame, launch=end.id)
 
     def _ever_served(self, side: r.Side, recipe: str) -> bool:
         launches = self._run.launches.values()
@@ -194,6 +199,15 @@ class Measuring:
         for one in self.judged():
             if one.plan.recipe == recipe and one.decision:
                 self._notebook.append(decision_fact(one))
+
+
+def _is_sides(failed: r.LaunchEnd) -> bool:
+    """Whether the code under test is to blame for a launch that is not valid, as far as this launch tells."""
+    return failed.blame in (None, r.Blame.SIDE)
+
+
+def _reason(failed: r.LaunchEnd) -> str:
+    return failed.reasons[0] if failed.reasons else "the launch was not valid"
 
 
 def decision_fact(one: JudgedMetric) -> r.DecisionFact:

@@ -44,13 +44,16 @@ class PortTaken(LaunchError):
 
 
 class ServerNotFreed(LaunchError):
-    """Processes, port or GPUs of an ended launch were not free in time."""
+    """Processes, port or GPUs of an ended launch were not free in time.
+
+    Nothing more may be launched: it would run beside them, and fail for want of memory through no fault of its own.
+    """
+
+    blame = Blame.BOX
 
 
 class GpusNotFreed(ServerNotFreed):
     """The launch is gone, the GPUs are still in use."""
-
-    blame = Blame.BOX
 
 
 class CannotStart(LaunchError):

@@ -71,8 +71,12 @@ class _Run:
     server: Server | None = None
     ready_s: float | None = None
     samples: list[Sample] = field(default_factory=list)
-    fault: LaunchError | None = None
+    faults: list[LaunchError] = field(default_factory=list)  # the one that counts first
     pids: tuple[int, ...] = ()
+
+    @property
+    def fault(self) -> LaunchError | None:
+        return self.faults[0] if self.faults else None
 
     def measure(self) -> None:
         """From the start to the last sample. Raises LaunchError."""
@@ -149,24 +153,31 @@ def run_launch(
 ) -> LaunchEnd:
     """Makes one launch and tells its facts, `launch_end` last; a launch that failed is an end that is not valid.
 
+    Raises ServerNotFreed, all facts told, where something of the launch is left. It counts before what went wrong
+    earlier: a rank that hangs in the driver first gives no answer, and then does not end.
+
     `emit` writes a fact down before it returns; what it raises (a full disk) ends the launch and is passed on. So is
     an interrupt, at once: the watchdog, where there is one, ends the server then.
     """
     run = _Run(plan, emit, hooks or LaunchHooks(), progress, watchdog, gpus_free)
     began = time.monotonic()
     server: Server | None = None
+    left: ServerNotFreed | None = None
     try:
         try:
             run.measure()
         except LaunchError as error:
-            run.fault = error
+            run.faults.append(error)
         server = run.server
         run.progress("ending the server")
         try:
             run.stop()
             run.hooks.after_stop(run.samples)
+        except ServerNotFreed as error:
+            left = error
+            run.faults.insert(0, error)
         except LaunchError as error:
-            run.fault = run.fault or error
+            run.faults.append(error)
     except (KeyboardInterrupt, SystemExit):
         if run.server is not None:
             run.server.kill_now()
@@ -177,6 +188,8 @@ def run_launch(
         raise
     end = end_fact(run, server, time.monotonic() - began)
     emit(end)
+    if left is not None:
+        raise left
     return end
 
 
@@ -242,7 +255,7 @@ def end_fact(run: _Run, server: Server | None, wall_s: float) -> LaunchEnd:
         position=plan.position,
         attempt=plan.attempt,
         valid=fault is None,
-        reasons=() if fault is None else (fault.text,),
+        reasons=tuple(one.text for one in run.faults),
         log=plan.log,
         ready_s=run.ready_s,
         wall_s=wall_s,

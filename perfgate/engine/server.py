@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from perfgate.engine.faults import (
 )
 from perfgate.engine.logs import Failure, LogFile, LogState
 from perfgate.engine.tree import Process
-from perfgate.engine.watchdog import Watchdog, Watched
+from perfgate.engine.watchdog import WHY_NOT_ENDED, Watchdog, WatchdogLost, Watched
 from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Kind, confine
 from perfgate.records import Blame
 
@@ -125,7 +125,7 @@ class Server:
         """Starts the server's process. Raises PortTaken or CannotStart."""
         if not tree.port_free(spec.port, HOST):
             raise PortTaken("port_taken", f"port {spec.port} is in use by another process")
-        watched = Watched(token=secrets.token_hex(16), name=spec.name, port=spec.port, stop_s=spec.stop_s)
+        watched = Watched(token=tree.new_token(), name=spec.name, port=spec.port, stop_s=spec.stop_s)
         if watchdog is not None:
             watchdog.watch(watched)
         try:
@@ -136,12 +136,9 @@ class Server:
             raise CannotStart("cannot_start", f"the server cannot be started: {error}") from error
         entry = tree.look(popen.pid)  # ours until we reap it, so it is there
         root = entry.process if entry else Process(popen.pid, 0)
-        watched = replace(watched, root=root)
-        if watchdog is not None:
-            watchdog.watch(watched)
-        return cls(
+        server = cls(
             spec=spec,
-            watched=watched,
+            watched=replace(watched, root=root),
             popen=popen,
             root=root,
             started=time.monotonic(),
@@ -149,6 +146,12 @@ class Server:
             watchdog=watchdog,
             gpus_free=gpus_free,
         )
+        try:
+            server._tell_watchdog()
+        except BaseException:  # nobody else knows of it yet
+            server._end()
+            raise
+        return server
 
     @property
     def url(self) -> str:
@@ -175,16 +178,8 @@ class Server:
 
     def look_around(self) -> tuple[int, ...]:
         """Notes all processes and shared memory of the launch now, so that they can be ended later."""
-        found = self._find()
-        self.pids = tuple(process.pid for process in found)
-        self.memory |= tree.shared_memory(found)
-        self.watched = replace(
-            self.watched,
-            recorded=tuple(dict.fromkeys((*self.watched.recorded, *found))),
-            memory=tuple(sorted(str(path) for path in self.memory)),
-        )
-        if self.watchdog is not None:
-            self.watchdog.watch(self.watched)
+        self._collect()
+        self._tell_watchdog()
         return self.pids
 
     def processes(self) -> list[Process]:
@@ -203,16 +198,21 @@ class Server:
         """Kills the whole process tree and waits until port and GPUs are free; safe to call twice.
 
         Nothing of a server that was measured is wanted any more, and asked to end SGLang takes five seconds to. Raises
-        ServerNotFreed after `stop_s`, and then leaves the launch with the watchdog.
+        ServerNotFreed after `stop_s`, and then leaves the launch with the watchdog. That one is told of it afterwards:
+        where it is lost, or its record cannot be written, there is all the more reason to end the server.
         """
         begin = time.monotonic()
-        self.look_around()
-        if left := tree.end(self._find, last=self.root, limit_s=self.spec.stop_s):
+        self._collect()
+        if left := self._end():
+            with suppress(WatchdogLost, OSError):
+                self._tell_watchdog()
             pids = ", ".join(str(process.pid) for process in left[:8])
             raise ServerNotFreed(
-                "not_ended", f"processes of the server cannot be ended: {pids}", self.log.read().useful
+                "not_ended",
+                f"processes of the server cannot be ended: {pids}",
+                self.log.read().useful,
+                remedy=WHY_NOT_ENDED,
             )
-        self.popen.wait()
         tree.remove_shared_memory(self.memory)
         self._wait_free(max(1.0, self.spec.stop_s - (time.monotonic() - begin)))
         if self.watchdog is not None:
@@ -222,6 +222,27 @@ class Server:
         """One blow and no waiting, for an interrupted run: the watchdog does the rest."""
         for process in self._find():
             tree.tell(process, 9)
+
+    def _collect(self) -> None:
+        found = self._find()
+        self.pids = tuple(process.pid for process in found)
+        self.memory |= tree.shared_memory(found)
+        self.watched = replace(
+            self.watched,
+            recorded=tuple(dict.fromkeys((*self.watched.recorded, *found))),
+            memory=tuple(sorted(str(path) for path in self.memory)),
+        )
+
+    def _tell_watchdog(self) -> None:
+        if self.watchdog is not None:
+            self.watchdog.watch(self.watched)
+
+    def _end(self) -> list[Process]:
+        """Kills all of it; what is still there after `stop_s`."""
+        left = tree.end(self._find, last=self.root, limit_s=self.spec.stop_s)
+        if not left:
+            self.popen.wait()
+        return left
 
     def _find(self) -> list[Process]:
         self.popen.poll()  # reaps

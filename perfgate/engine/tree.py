@@ -44,6 +44,11 @@ class Entry:
     zombie: bool
 
 
+def new_token() -> str:
+    """For the environment of one launch's processes; nobody can guess it."""
+    return os.urandom(16).hex()
+
+
 def look(pid: int) -> Entry | None:
     """What /proc says of a pid; None when it is not there."""
     try:

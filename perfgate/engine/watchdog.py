@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -31,6 +31,8 @@ START_S = 20.0  # for a process that needs a twentieth of a second, on a busy bo
 LOOK_S = 1.0  # how often perfgate's life is checked where the kernel does not tell of its end (before Linux 5.3)
 GPU_LIMIT_S = 900.0  # the lock is not kept for longer than this for GPUs that never become free
 GPU_POLL_S = 2.0
+KEPT_STOP_S = 10.0  # for killed processes to leave their GPUs
+WHY_NOT_ENDED = "ps -o pid,stat,wchan,cmd shows what they wait for"
 QUIET_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
 
@@ -40,7 +42,7 @@ class Watched:
 
     token: str  # random; in the environment of each of its processes
     name: str
-    port: int
+    port: int | None  # None: no launch of a server, it has none
     stop_s: float
     root: Process | None = None
     recorded: tuple[Process, ...] = ()
@@ -62,7 +64,7 @@ def watched_from(body: Any) -> Watched:
     return Watched(
         token=str(body["token"]),
         name=str(body["name"]),
-        port=int(body["port"]),
+        port=None if body["port"] is None else int(body["port"]),
         stop_s=float(body["stop_s"]),
         root=None if root is None else _process_from(root),
         recorded=tuple(map(_process_from, body["recorded"])),
@@ -76,6 +78,12 @@ def _process_from(body: Any) -> Process:
 
 class WatchdogLost(PerfgateError):
     """The watchdog ended although it must not: nothing more may be started."""
+
+    exit_code = Exit.CANNOT
+
+
+class NotEnded(PerfgateError):
+    """Something that was started is still there: nothing may be launched beside it."""
 
     exit_code = Exit.CANNOT
 
@@ -138,10 +146,15 @@ class Watchdog:
         self._send({"watch": asdict(watched)})
 
     def unwatch(self, watched: Watched) -> None:
-        """The launch has ended and all is free."""
+        """The launch has ended and all is free. A watchdog that is lost is noticed by the next `watch`."""
         self._watching.discard(watched.token)
-        self._send({"unwatch": watched.token})
         _record(self.records, watched.token).unlink(missing_ok=True)
+        with suppress(WatchdogLost):
+            self._send({"unwatch": watched.token})
+
+    def keeping(self, name: str, stop_s: float = KEPT_STOP_S) -> Kept:
+        """For something else than a launch, which ends when the block does, or perfgate."""
+        return Kept(self, Watched(token=tree.new_token(), name=name, port=None, stop_s=stop_s))
 
     def close(self, limit_s: float = 60.0) -> bool:
         """Lets the watchdog end whatever is left and leave. Whether it said in time that all is gone."""
@@ -168,6 +181,27 @@ class Watchdog:
                 data = data[os.write(self._pipe, data) :]
         except OSError as error:
             raise WatchdogLost("the watchdog has ended") from error
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is started meanwhile with the variables that entering it gives is watched like a launch, and then ended."""
+
+    watchdog: Watchdog
+    watched: Watched
+
+    def __enter__(self) -> Mapping[str, str]:
+        self.watchdog.watch(self.watched)
+        return {tree.TOKEN_VARIABLE: self.watched.token}
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Raises NotEnded where something is left, and then leaves it with the watchdog; so does an interrupt."""
+        if kind is not None and not issubclass(kind, Exception):
+            return
+        if not self.watched.end():
+            pids = ", ".join(str(process.pid) for process in self.watched.find()[:8])
+            raise NotEnded(f"processes of the {self.watched.name} cannot be ended: {pids}", remedy=WHY_NOT_ENDED)
+        self.watchdog.unwatch(self.watched)
 
 
 def _read_line(fd: int, limit_s: float) -> dict[str, Any] | None:
@@ -311,11 +345,15 @@ def clean_up(watching: dict[str, Watched], records: Path, gpus_free: Sequence[st
     """Ends all launches, waits for the GPUs, and forgets the records of what is gone."""
     clean = True
     for watched in watching.values():
-        if watched.end() and tree.wait_until(partial(tree.port_free, watched.port), watched.stop_s):
+        if watched.end() and _port_freed(watched):
             _record(records, watched.token).unlink(missing_ok=True)
         else:
             clean = False
     return (not watching or wait_for_gpus(gpus_free)) and clean
+
+
+def _port_freed(watched: Watched) -> bool:
+    return watched.port is None or tree.wait_until(partial(tree.port_free, watched.port), watched.stop_s)
 
 
 def wait_for_gpus(command: Sequence[str], limit_s: float = GPU_LIMIT_S) -> bool:

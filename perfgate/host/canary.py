@@ -16,9 +16,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Literal, Self
 
 from pydantic import TypeAdapter
@@ -59,12 +60,30 @@ class CanaryReading:
 _ANSWER = TypeAdapter(CanaryReading)
 
 
-class Canary:
-    """The canary's process, started at the first reading and kept until `close`. Holds no GPU memory in between."""
+Keep = Callable[[], AbstractContextManager[Mapping[str, str]]]
 
-    def __init__(self, setup: CanarySetup, read_gpus: Callable[[float], Sequence[GpuReading]] | None = None) -> None:
+
+def _unkept() -> AbstractContextManager[Mapping[str, str]]:
+    return nullcontext({})
+
+
+class Canary:
+    """The canary's process, started at the first reading and kept until `close`. Holds no GPU memory in between.
+
+    `keep` is entered before the process starts and left when it has ended: somebody outside ends all that carries these
+    variables, should perfgate be killed meanwhile. What it raises is passed on.
+    """
+
+    def __init__(
+        self,
+        setup: CanarySetup,
+        read_gpus: Callable[[float], Sequence[GpuReading]] | None = None,
+        keep: Keep = _unkept,
+    ) -> None:
         self._setup = setup
         self._read_gpus = read_gpus
+        self._keep = keep
+        self._kept = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -73,7 +92,7 @@ class Canary:
         return () if self._process is None else (self._process.pid,)
 
     def measure(self) -> CanaryReading:
-        """One reading. Never raises: a canary that cannot sing is a note, not the end of a run."""
+        """One reading. A canary that cannot sing is a note, not the end of a run; one that cannot be ended is."""
         begin = time.monotonic()
         try:
             text, clocks = self._ask(begin + self._setup.limit_s)
@@ -85,29 +104,23 @@ class Canary:
 
     def close(self) -> None:
         """Ends the process and its ranks."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-        process.wait()
-        for left in Path(tempfile.gettempdir()).glob(f"perfgate-canary-{process.pid}-*"):  # killed while it measured
-            shutil.rmtree(left, ignore_errors=True)
+        self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+        self._kept.__exit__(kind, error, trace)
 
     def _ask(self, deadline: float) -> tuple[bytes, list[Sequence[GpuReading]]]:
         """Its answer, and the GPUs' states meanwhile."""
         setup = self._setup
-        process = self._process = self._process or _start(setup)
+        process = self._process = self._process or self._start()
         assert process.stdin is not None
         request = {"ranks": setup.ranks, "device": setup.device, "sizes": setup.sizes, "repeats": setup.repeats}
         process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -128,18 +141,30 @@ class Canary:
                     text += part
         return text, clocks
 
+    def _start(self) -> subprocess.Popen[bytes]:
+        own = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
+        fixed = {"OMP_NUM_THREADS": "1", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        marks = self._kept.enter_context(self._keep())
+        return subprocess.Popen(
+            [str(self._setup.python), "-I", str(SCRIPT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**own, **fixed, **self._setup.environment, **marks},
+            start_new_session=True,
+        )
 
-def _start(setup: CanarySetup) -> subprocess.Popen[bytes]:
-    own = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
-    fixed = {"OMP_NUM_THREADS": "1", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.Popen(
-        [str(setup.python), "-I", str(SCRIPT)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**own, **fixed, **setup.environment},
-        start_new_session=True,
-    )
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()
+    process.wait()
+    for left in Path(tempfile.gettempdir()).glob(f"perfgate-canary-{process.pid}-*"):  # killed while it measured
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def clocks_under_load(readings: Sequence[Sequence[GpuReading]]) -> dict[str, tuple[float, ...]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import socket
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +15,11 @@ from perfgate.engine import launch as launch_module
 from perfgate.engine import tree
 from perfgate.engine.asking import starved
 from perfgate.engine.client import Client
-from perfgate.engine.faults import LaunchError
+from perfgate.engine.faults import GpusNotFreed, LaunchError, ServerNotFreed
 from perfgate.engine.launch import LaunchHooks, LaunchPlan, run_launch
 from perfgate.engine.server import Server
-from perfgate.engine.watchdog import Watchdog
+from perfgate.engine.tree import Process
+from perfgate.engine.watchdog import Watchdog, WatchdogLost, watched_from
 from perfgate.errors import PerfgateError
 from perfgate.facts import FactsWriter, read_facts
 from perfgate.records import Blame, Fact, LaunchBegin, LaunchEnd, Sample
@@ -133,9 +137,45 @@ def test_what_a_hook_finds_wrong_makes_the_launch_not_valid(make: Make) -> None:
     assert nothing_left(facts, end)
 
 
-def test_gpus_that_are_not_freed_make_the_launch_not_valid(make: Make) -> None:
-    end = run_launch(make(stop_s=1.0).plan(), lambda _fact: None, gpus_free=lambda: False)
+def test_gpus_that_are_not_freed_make_the_launch_not_valid_and_end_the_measuring(make: Make) -> None:
+    facts: list[Fact] = []
+    with pytest.raises(GpusNotFreed):
+        run_launch(make(stop_s=1.0).plan(), facts.append, gpus_free=lambda: False)
+    end = facts[-1]
+    assert isinstance(end, LaunchEnd)
     assert (end.valid, end.code, end.blame) == (False, "gpus_not_freed", Blame.BOX)
+
+
+@pytest.fixture
+def unkillable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+    """A process that no signal ends, like one that waits for the driver."""
+    with subprocess.Popen(["sleep", "60"]) as popen:
+        entry = tree.look(popen.pid)
+        assert entry is not None
+        tell = tree.tell
+        monkeypatch.setattr(
+            tree, "tell", lambda process, number: None if process == entry.process else tell(process, number)
+        )
+        yield entry.process
+        popen.kill()
+
+
+@pytest.mark.parametrize("behaviour", [{}, {"fail_after_requests": 6, "fail": "hang"}])
+def test_what_cannot_be_ended_is_the_boxs_fault_and_ends_the_measuring_whatever_went_wrong_before(
+    make: Make, unkillable: Process, behaviour: dict[str, object]
+) -> None:
+    def joined(server: Server) -> None:
+        server.watched = replace(server.watched, recorded=(*server.watched.recorded, unkillable))
+
+    workload = WORKLOAD.model_copy(update={"request_timeout_s": 2.0})
+    facts: list[Fact] = []
+    with pytest.raises(ServerNotFreed) as caught:
+        run_launch(make(stop_s=1.0, **behaviour).plan(workload), facts.append, hooks=LaunchHooks(ready=joined))
+    end = facts[-1]
+    assert isinstance(end, LaunchEnd)
+    assert (end.valid, end.code, end.blame) == (False, "not_ended", Blame.BOX)
+    assert end.reasons[0] == caught.value.text == f"processes of the server cannot be ended: {unkillable.pid}"
+    assert any("stopped answering" in reason for reason in end.reasons) is bool(behaviour)
 
 
 def test_a_full_disk_ends_the_launch_and_is_passed_on(make: Make) -> None:
@@ -178,6 +218,19 @@ def test_an_interrupt_is_passed_on_at_once_and_the_watchdog_cleans_up(
     assert nothing_left(facts)
     assert not list((tmp_path / "records").glob("launch-*"))
     servers[0].popen.wait()
+
+
+def test_a_watchdog_lost_while_the_server_loads_ends_the_launch_and_the_server(make: Make, tmp_path: Path) -> None:
+    watchdog = Watchdog.start(None, tmp_path / "records")
+    facts: list[Fact] = []
+    with pytest.raises(WatchdogLost):
+        run_launch(
+            make().plan(), facts.append, progress=lambda _text: tree.tell(watchdog.process, 9), watchdog=watchdog
+        )
+    watched = [json.loads(path.read_text())["watched"] for path in (tmp_path / "records").glob("launch-*.json")]
+    assert [one for one in watched if watched_from(one).find()] == []
+    assert nothing_left(facts)
+    watchdog.close()
 
 
 Run = Callable[[LaunchPlan], LaunchEnd]

@@ -23,6 +23,7 @@ from perfgate.engine.faults import (
     ServerNotFreed,
 )
 from perfgate.engine.server import Server, free_port
+from perfgate.engine.watchdog import Watchdog, WatchdogLost, Watched
 from perfgate.records import Blame
 from tests.integration.engine.conftest import SPECULATIVE, Make
 
@@ -233,7 +234,7 @@ def test_a_port_that_stays_in_use_is_not_silently_accepted(make: Make, serving: 
         other.listen()
         with pytest.raises(ServerNotFreed) as caught:
             server.stop()
-    assert caught.value.code == "port_not_freed"
+    assert (caught.value.code, caught.value.blame) == ("port_not_freed", Blame.BOX)
 
 
 def test_gpus_are_waited_for(make: Make, serving: Start) -> None:
@@ -255,6 +256,45 @@ def test_gpus_that_never_become_free_are_the_boxs_fault(make: Make, serving: Sta
     with pytest.raises(GpusNotFreed) as caught:
         server.stop()
     assert caught.value.blame is Blame.BOX
+
+
+def lose(watchdog: Watchdog) -> None:
+    tree.tell(watchdog.process, 9)
+    assert tree.wait_until(lambda: not watchdog.process.alive, 30)
+
+
+def test_a_server_is_ended_although_its_watchdog_is_lost(make: Make, serving: Start, tmp_path: Path) -> None:
+    watchdog = Watchdog.start(None, tmp_path / "records")
+    server = serving(make().spec(), watchdog=watchdog)
+    server.wait_ready()
+    lose(watchdog)
+    server.stop()
+    assert gone(server)
+    assert not list((tmp_path / "records").glob("launch-*"))
+    with pytest.raises(WatchdogLost):
+        Server.start(make().spec(), watchdog=watchdog)
+    watchdog.close()
+
+
+def test_a_watchdog_lost_right_after_the_start_leaves_no_server(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watchdog = Watchdog.start(None, tmp_path / "records")
+    told: list[Watched] = []
+
+    def watch(watched: Watched) -> None:
+        told.append(watched)
+        if watched.root is not None:
+            assert watched.root.alive
+            lose(watchdog)
+        Watchdog.watch(watchdog, watched)
+
+    monkeypatch.setattr(watchdog, "watch", watch)
+    with pytest.raises(WatchdogLost):
+        Server.start(make(start_s=5.0).spec(), watchdog=watchdog)
+    assert told[-1].root is not None
+    assert told[-1].find() == []
+    watchdog.close()
 
 
 def test_a_program_that_is_not_there_cannot_start(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pytest
 
 from perfgate import records as r
+from perfgate.engine import tree
 from perfgate.facts import read_facts
 from perfgate.host.lock import BoxLock
 
@@ -243,6 +244,27 @@ def test_a_half_pair_is_completed(done: Stopped) -> None:
     first = next(fact for fact in done.facts if isinstance(fact, r.LaunchEnd) and fact.pair == 1 and fact.valid)
     assert [fact.id for fact in begun if fact.side is first.side][-1] == first.id
     check_resumed(done, "pass")
+
+
+def while_the_canary_hangs(world: World) -> Done:
+    """Its process answers no more, and does not see that perfgate is gone."""
+    run = world.root / "run"
+    with world.start(*PLAIN) as process:
+        wait_for(holds(run, r.Canary), process)
+        records = [json.loads(path.read_text())["watched"] for path in (world.state / "running").glob("launch-*.json")]
+        token = next(watched["token"] for watched in records if watched["name"] == "canary")
+        for pid in tree.all_processes():
+            if tree.carries(pid, token):
+                os.kill(pid, signal.SIGSTOP)
+        process.kill()
+        first = finished(process, run)
+    world.check_all_ended(within_s=GONE_S)
+    return first
+
+
+@on(Case(act=while_the_canary_hangs))
+def test_killed_beside_a_canary_that_hangs(done: Done) -> None:
+    assert done.code == -signal.SIGKILL
 
 
 # ------------------------------------------------------------------------------------------ a full disk

@@ -101,6 +101,7 @@ class TableBench:
             valid=not fails,
             reasons=("the server died",) if fails else (),
             log="log",
+            code="box_disturbed" if blame is r.Blame.BOX else "",
             blame=blame,
             ready_s=None if fails else 1.0,
             wall_s=self.wall_s,

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from perfgate import measure
+from perfgate import gate, measure
 from perfgate import records as r
+from perfgate.engine.faults import ServerNotFreed
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import cost_of, judge_run, minutes_spent
 from perfgate.measure import LaunchOrder, Measuring, orders
@@ -207,6 +208,58 @@ def test_a_launch_is_given_up_when_the_same_one_is_to_blame_again(tmp_path: Path
     assert result.verdict is r.Verdict.BENCH_FAILED
     assert sum("/head/" in name for name in bench.launched) == 3
     assert result.failed_side is (r.Side.HEAD if second is r.Blame.SIDE else None)
+
+
+def a_plan_with_head_first() -> r.Plan:
+    plan = a_plan()
+    return dataclasses.replace(
+        plan, recipes=tuple(dataclasses.replace(one, first_orders=(r.Side.HEAD,) * 6) for one in plan.recipes)
+    )
+
+
+@pytest.mark.parametrize(
+    ("base", "code"),
+    [
+        ({1: r.Blame.BOX}, "side_fails"),  # the box spoils one launch of base, the next one serves
+        ({1: r.Blame.BOX, 2: r.Blame.BOX}, "box_disturbed"),
+        ({1: r.Blame.BOX, 2: r.Blame.SIDE, 3: r.Blame.SIDE}, "neither_side_serves"),
+        ({1: r.Blame.SIDE}, "side_fails"),
+    ],
+)
+def test_whether_the_other_side_serves_is_not_judged_on_a_launch_that_failed_once(
+    tmp_path: Path, base: dict[int, r.Blame], code: str
+) -> None:
+    def blames(order: LaunchOrder) -> r.Blame | None:
+        return r.Blame.SIDE if order.side is r.Side.HEAD else base.get(order.attempt)
+
+    with a_notebook(tmp_path, a_plan_with_head_first()) as notebook:
+        Measuring(notebook, TableBench(notebook, steady, blames=blames)).until_decided()
+        (fault,) = notebook.run().faults
+        result = judge_run(notebook.run())
+    assert result.verdict is r.Verdict.BENCH_FAILED
+    assert result.failed_side is (r.Side.HEAD if code == "side_fails" else None)
+    assert fault.code == code
+    assert ("could not be measured" in fault.text) is (code == "box_disturbed")
+    assert fault.launch == ("baseline/p01/base/a2" if code == "box_disturbed" else "baseline/p01/head/a2")
+
+
+def test_where_something_of_a_launch_is_left_nothing_more_is_launched_and_nobody_is_blamed(tmp_path: Path) -> None:
+    with a_notebook(tmp_path) as notebook:
+        bench = TableBench(notebook, steady)
+        launch = bench.launch
+
+        def left(order: LaunchOrder) -> r.LaunchEnd:
+            launch(order)
+            raise ServerNotFreed("not_ended", "processes of the server cannot be ended: 7")
+
+        bench.launch = left  # type: ignore[method-assign]
+        with pytest.raises(ServerNotFreed) as caught:
+            Measuring(notebook, bench).until_decided()
+        gate._note(caught.value, notebook)
+        result = judge_run(notebook.run())
+    assert len(bench.launched) == 1
+    assert (result.verdict, result.failed_side) == (r.Verdict.BENCH_FAILED, None)
+    assert "cannot be ended: 7" in result.reason
 
 
 def test_launches_too_far_apart_are_no_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
