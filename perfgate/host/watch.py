@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from perfgate.errors import Exit, PerfgateError
 from perfgate.host.gpu import GpuProcess, GpuReading, describe_gpus, gpu_processes, read_gpus, why_not_free
 from perfgate.host.nccl import read_nccl_logs
 from perfgate.host.nccl_paths import all_reduce_in
@@ -31,12 +30,6 @@ from perfgate.host.telemetry import PERIOD_S, GpuTelemetry, complaints
 from perfgate.records import LaunchFact, Telemetry
 
 Emit = Callable[[Telemetry], object]
-
-
-class GpusBusyError(PerfgateError):
-    """Somebody else is on the GPUs."""
-
-    exit_code = Exit.CANNOT
 
 
 class BoxWatch:
@@ -71,11 +64,6 @@ class BoxWatch:
         if self.nvml is None:
             return ()
         return why_not_free(describe_gpus(self.nvml, time.monotonic()), ours)
-
-    def require_free(self) -> None:
-        """Raises GpusBusyError naming who is on the GPUs."""
-        if sentences := self.why_not_free():
-            raise GpusBusyError("; ".join(sentences), remedy="end it, or wait: nothing is measured beside others")
 
     def gpus_free(self) -> bool:
         return not self.why_not_free()

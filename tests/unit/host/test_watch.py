@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from perfgate.facts import fact_from_line, fact_to_line
-from perfgate.host.watch import BoxWatch, GpusBusyError, unfit_gpus
+from perfgate.host.watch import BoxWatch, unfit_gpus
 from perfgate.records import LaunchFact, Side, Telemetry
 from tests.nvml import HEALTHY, HW_THERMAL, LOST, Scene, environment
 from tests.unit.host.nccl_logs import rank_lines
@@ -59,7 +59,7 @@ def test_a_quiet_launch_leaves_telemetry_and_no_complaint(play: Play, server: in
     facts: list[Telemetry] = []
     play(HEALTHY.loaded().all(memory_used_mib=0))
     with BoxWatch.open(period_s=60) as box:
-        box.require_free()
+        assert box.gpus_free()
         assert one_sample(box, server, facts, lambda: None) == ()
     sample, launch = facts
     assert (sample.sample, sample.id) == (0, "eagle3/p01/head/a1/telemetry/s0")
@@ -127,17 +127,18 @@ def test_who_was_there_before_the_server_is_no_server(play: Play, server: int) -
     assert sentence == "another process (pid 4100001, not visible from here) used GPU 6"
 
 
-def test_gpus_in_use_refuse_the_first_launch(play: Play) -> None:
+def test_gpus_in_use_are_not_free(play: Play) -> None:
     play(HEALTHY.gpu(5, memory_used_mib=40000))
-    with BoxWatch.open(period_s=60) as box, pytest.raises(GpusBusyError, match=r"GPU 5 has 39\.1 GiB in use"):
-        box.require_free()
+    with BoxWatch.open(period_s=60) as box:
+        (sentence,) = box.why_not_free()
+        assert not box.gpus_free()
+    assert sentence.startswith("GPU 5 has 39.1 GiB in use")
 
 
 def test_without_nvml_the_system_is_watched_alone(play: Play, server: int) -> None:
     facts: list[Telemetry] = []
     with BoxWatch.open() as box:
         assert box.absent == "the NVIDIA driver is not loaded"
-        box.require_free()
         assert box.gpus_free()
         assert box.read_gpus() is None
         assert one_sample(box, server, facts, lambda: None) == ()
