@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from perfgate.engine.probe_reading import read_probe
 from perfgate.engine.prompts import prompts_for
 from perfgate.engine.server import Server
 from perfgate.engine.watchdog import Watchdog
+from perfgate.errors import PerfgateError
 from perfgate.facts import short_hash
 from perfgate.host.canary import Canary
 from perfgate.host.sandbox import Confinement, hand_over
@@ -38,6 +38,7 @@ from perfgate.measure import ATTEMPTS, LaunchOrder, next_attempt
 from perfgate.notebook import Notebook
 from perfgate.progress import Progress
 from perfgate.rundir import LOGS_FOLDER
+from perfgate.source.entry import remove_tree
 from perfgate.warmth import Warmth
 
 NCCL_FOLDER = "nccl"  # below HOME
@@ -134,6 +135,7 @@ class SglangBench:
 
     def _forget(self, home: Home, probe_dir: Path) -> None:
         """Empty folders for what probe and NCCL will write."""
+        home.path.chmod(0o700)  # the last server could lock it
         for folder in (probe_dir, home.path / NCCL_FOLDER):
             _empty(folder)
         hand_over((home.path, probe_dir), self.confinement)
@@ -282,19 +284,22 @@ class SglangBench:
 
 
 def _empty(folder: Path) -> None:
-    """A folder of a HOME, which the last server could write, made anew."""
-    if folder.is_symlink() or folder.is_file():
-        folder.unlink()
-    elif folder.is_dir():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    """A folder of a HOME made anew, whatever the last server, which could write there, has left in its place."""
+    try:
+        remove_tree(folder)
+        folder.mkdir(parents=True)
+    except (OSError, RecursionError) as error:
+        raise PerfgateError(f"cannot be emptied: {error}", where=str(folder), remedy="remove it") from error
 
 
 def _regular_files(folder: Path) -> list[Path]:
-    """Files there; PR code could write the folder, so no link is followed."""
-    if folder.is_symlink() or not folder.is_dir():
+    """Files there; PR code could write the folder, so no link is followed, and one that is locked holds none."""
+    try:
+        if folder.is_symlink() or not folder.is_dir():
+            return []
+        return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+    except OSError:
         return []
-    return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
 
 
 def _fact_of(plan: LaunchPlan) -> r.LaunchFact:

@@ -9,7 +9,7 @@ judge` calls, too.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -122,12 +122,22 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
                 _carry_out(job, run, notebook, wait_s=request.wait_s)
             _remember(job, run)  # before there is a result: a run that was killed in between is resumed, and told again
             result = conclude(run)
-            store.evict()
+            _tidy(store, progress.say)
         except Cancelled as cancelled:
             command = "calibrate" if plan.calibration else "gate"
             progress.say(f"cancelled; go on with: perfgate {command} … --out {run} --resume")
             return Outcome(run, None, cancelled.exit_code)
     return Outcome(run, result, Exit(result.exit_code))
+
+
+def _tidy(store: Store, say: Callable[[str], None]) -> None:
+    """Keeps the state directory within its limit. The result stands, whatever comes of it."""
+    try:
+        stuck = store.evict().stuck
+    except (OSError, PerfgateError) as error:
+        stuck = (str(error),)
+    for what in stuck:
+        say(f"the state directory could not be tidied: {what}")
 
 
 def layers(profile: str) -> tuple[Config, ...]:

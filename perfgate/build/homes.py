@@ -64,8 +64,16 @@ def home_for(store: Store, built: BuiltSide) -> Home:
         companion(store.entry("homes", name), "launches").unlink(missing_ok=True)
     path = store.use("homes", name)
     path.chmod(0o700)
-    (path / "tmp").mkdir(exist_ok=True)
+    _own_folder(path / "tmp")
     return read_home(path)
+
+
+def _own_folder(path: Path) -> None:
+    """Makes it a folder that its owner can use, whatever the last server left in its place."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    path.mkdir(exist_ok=True)
+    path.chmod(0o700)
 
 
 def read_home(path: Path) -> Home:

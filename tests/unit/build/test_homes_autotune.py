@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,37 @@ def test_a_home_is_cold_for_a_recipe_until_it_has_served_it(store: Store, tmp_pa
     assert _home(store, tmp_path).cold_for("baseline")
     remove_tree(home.path)
     assert _home(store, tmp_path).cold_for("eagle3")
+
+
+def _leave_nothing(_: Path) -> None:
+    pass
+
+
+def _leave_a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _leave_a_link(path: Path) -> None:
+    path.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("leave", [_leave_nothing, Path.touch, _leave_a_pipe, _leave_a_link, Path.mkdir])
+def test_whatever_lies_in_the_place_of_a_temporary_folder(
+    store: Store, tmp_path: Path, leave: Callable[[Path], None]
+) -> None:
+    tmp = _home(store, tmp_path).path / "tmp"
+    remove_tree(tmp)
+    leave(tmp)
+    _home(store, tmp_path)
+    assert tmp.is_dir()
+    assert not tmp.is_symlink()
+
+
+def test_a_temporary_folder_that_was_locked_is_open_again(store: Store, tmp_path: Path) -> None:
+    tmp = _home(store, tmp_path).path / "tmp"
+    tmp.chmod(0)
+    _home(store, tmp_path)
+    assert tmp.stat().st_mode & 0o777 == 0o700
 
 
 def test_content_is_names_and_bytes(tmp_path: Path) -> None:
