@@ -39,7 +39,7 @@ from perfgate.host.temporary import sweep_temporary
 from perfgate.host.watch import BoxWatch
 from perfgate.judge.evidence import RunFacts
 from perfgate.ledger import LEDGER_FILE, Ledger
-from perfgate.measure import Measuring
+from perfgate.measure import Measuring, go_on, stopped
 from perfgate.noise_memory import kind_of, remember
 from perfgate.notebook import Notebook
 from perfgate.planning import (
@@ -118,8 +118,11 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
         run, plan = _begin(job, request)
         try:
             with Notebook(run) as notebook:
-                notebook.append(plan)
-                _carry_out(job, run, notebook, wait_s=request.wait_s)
+                step = go_on(notebook, plan, kept_evidence(run, plan.continues))
+                if step.recipe is None:  # nothing is left that needs the box, so nothing on it changes the verdict
+                    progress.say(f"nothing is left to measure: {step.reason}")
+                else:
+                    _carry_out(job, run, notebook, wait_s=request.wait_s)
             _remember(job, run)  # before there is a result: a run that was killed in between is resumed, and told again
             result = conclude(run)
             _tidy(store, progress.say)
@@ -227,10 +230,6 @@ def _fit(job: Job, notebook: Notebook) -> bool:
         job.progress.say(text)
         notebook.append(r.Fault(id="fault/doctor", code=r.DOCTOR_FAULT, text=text, blame=r.Blame.BOX))
     return doctor.ok
-
-
-def stopped(why: str) -> r.Fault:
-    return r.Fault(id="fault/stopped", code=r.STOPPED_FAULT, text=why, blame=r.Blame.USER)
 
 
 @contextmanager

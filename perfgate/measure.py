@@ -21,6 +21,7 @@ from perfgate.judge.verdict import Step, next_step
 from perfgate.notebook import Notebook
 
 HALF_PAIR_SECONDS = 15 * 60  # a base launch and a head launch further apart than this are no neighbours
+ALL_PAIRS = "all pairs are measured"
 ATTEMPTS = 2  # an invalid launch is repeated once, whoever was to blame: what the box spoiled does not use it up
 
 
@@ -74,9 +75,7 @@ class Measuring:
             step = self.next()
             if step.recipe is None:
                 if step.out_of_time:
-                    self._fault(
-                        r.STOPPED_FAULT, f"the limit of {self._run.plan.limits.minutes:g} minutes", r.Blame.USER
-                    )
+                    self._notebook.append(out_of_time(self._run.plan.limits))
                 return step
             number = len(self._run.pairs_of(step.recipe)) + 1
             if not self._measure_pair(step.recipe, number):
@@ -88,22 +87,10 @@ class Measuring:
             for recipe in self._run.plan.recipes:
                 if len(self._run.pairs_of(recipe.name)) < number and not self._measure_pair(recipe.name, number):
                     return Step(None, "a launch failed twice")
-        return Step(None, "all pairs are measured")
+        return Step(None, ALL_PAIRS)
 
     def next(self) -> Step:
-        """Which recipe gets the next pair, judged on everything so far. Earlier runs' pairs do not use up the limit."""
-        run = self._run
-        progress = [
-            RecipeProgress(
-                recipe=plan.name,
-                pairs=len(run.pairs_of(plan.name)),
-                minutes_per_pair=expected_pair_minutes(run, plan),
-            )
-            for plan in run.plan.to_measure
-        ]
-        return next_step(
-            gated_of(self.judged()), progress, run.plan.limits.max_pairs, run.plan.limits.minutes - minutes_spent(run)
-        )
+        return next_pair(self._run, self._earlier)
 
     def judged(self) -> tuple[JudgedMetric, ...]:
         return judge_metrics(self._run, self._earlier)
@@ -194,6 +181,49 @@ class Measuring:
         for one in self.judged():
             if one.plan.recipe == recipe and one.decision:
                 self._notebook.append(decision_fact(one))
+
+
+def next_pair(run: RunFacts, earlier: Sequence[RunFacts]) -> Step:
+    """Which recipe gets the next pair, judged on everything so far. Earlier runs' pairs do not use up the limit.
+
+    A calibration judges nothing: all its pairs are measured.
+    """
+    limits = run.plan.limits
+    progress = [
+        RecipeProgress(
+            recipe=plan.name,
+            pairs=len(run.pairs_of(plan.name)),
+            minutes_per_pair=expected_pair_minutes(run, plan),
+        )
+        for plan in run.plan.to_measure
+    ]
+    if run.plan.calibration:
+        last = min(progress, key=lambda recipe: recipe.pairs)
+        return Step(last.recipe, "not all pairs") if last.pairs < limits.max_pairs else Step(None, ALL_PAIRS)
+    gated = gated_of(judge_metrics(run, earlier))
+    return next_step(gated, progress, limits.max_pairs, limits.minutes - minutes_spent(run))
+
+
+def go_on(notebook: Notebook, plan: r.Plan, earlier: Sequence[RunFacts] = ()) -> Step:
+    """Writes down the plan of a run that begins or goes on, and says what is to be measured next.
+
+    By that what had gone wrong before no longer counts, unless there is no time to try it again.
+    """
+    faults = notebook.run().faults if notebook.facts else ()
+    notebook.append(plan)
+    step = next_pair(notebook.run(), earlier)
+    if step.out_of_time:
+        for fault in (*(one for one in faults if one.code != r.STOPPED_FAULT), out_of_time(plan.limits)):
+            notebook.append(fault)
+    return step
+
+
+def out_of_time(limits: r.Limits) -> r.Fault:
+    return stopped(f"the limit of {limits.minutes:g} minutes")
+
+
+def stopped(why: str) -> r.Fault:
+    return r.Fault(id="fault/stopped", code=r.STOPPED_FAULT, text=why, blame=r.Blame.USER)
 
 
 def decision_fact(one: JudgedMetric) -> r.DecisionFact:

@@ -19,7 +19,7 @@ from perfgate.errors import PerfgateError
 from perfgate.facts import FACTS_FILE, RESULT_FILE, read_facts, write_whole
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.planning import LaunchCost
-from perfgate.judge.result import judge_run
+from perfgate.judge.result import disturbed
 
 RUN_FILE = "run.json"
 COMMENT_FILE = "comment.md"
@@ -146,13 +146,13 @@ def without_disturbed(earlier: Iterable[RunFacts]) -> tuple[tuple[RunFacts, ...]
 
     A run during which the box moved said nothing about its commits, so a rerun does not stand on it either.
     """
-    runs = [(run, judge_run(run, assess_environment(run)).verdict is r.Verdict.ENVIRONMENT) for run in earlier]
+    runs = [(run, disturbed(run, assess_environment(run).disturbances)) for run in earlier]
     told = [
         f"the pairs of run {run.plan.run_id} are not counted: the box was not the same for both sides then"
-        for run, disturbed in runs
-        if disturbed
+        for run, moved in runs
+        if moved
     ]
-    return tuple(run for run, disturbed in runs if not disturbed), tuple(told)
+    return tuple(run for run, moved in runs if not moved), tuple(told)
 
 
 def keep_evidence(run: Path, runs: Path, continues: tuple[str, ...]) -> None:

@@ -245,6 +245,24 @@ def test_a_half_pair_is_completed(done: Stopped) -> None:
     check_resumed(done, "pass")
 
 
+def after_the_last_pair(world: World) -> tuple[Stopped, Done]:
+    """Killed before it has a result; the box is unfit when the run goes on, and when it does so once more."""
+    first = world.gate(*PLAIN)
+    (first.folder / "result.json").unlink()
+    (world.root / "model" / "config.json").unlink()
+    stopped = Stopped(first, first.facts, world.gate(*PLAIN, "--resume"))
+    return stopped, world.gate(*PLAIN, "--resume")
+
+
+@on(Case(head=SLOWER, act=after_the_last_pair))
+def test_a_decided_run_is_concluded_whatever_the_box_is_like_now(done: tuple[Stopped, Done]) -> None:
+    stopped, again = done
+    check_resumed(stopped, "regression")
+    assert "nothing is left to measure: a regression is found" in stopped.resumed.err
+    assert (stopped.resumed.code, again.code, again.verdict) == (1, 1, "regression")
+    assert {fact.kind for fact in again.facts[len(stopped.facts) :]} == {"plan"}
+
+
 # ------------------------------------------------------------------------------------------ a full disk
 
 

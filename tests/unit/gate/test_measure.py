@@ -10,9 +10,10 @@ import pytest
 
 from perfgate import measure
 from perfgate import records as r
+from perfgate.facts import FACTS_FILE
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import cost_of, judge_run, minutes_spent
-from perfgate.measure import LaunchOrder, Measuring, orders
+from perfgate.measure import LaunchOrder, Measuring, go_on, orders
 
 from .builders import TableBench, a_notebook, a_plan
 
@@ -180,6 +181,68 @@ def test_faults_before_a_resumed_plan_no_longer_count(tmp_path: Path) -> None:
         notebook.append(dataclasses.replace(a_plan(), id="plan"))
         Measuring(notebook, TableBench(notebook, steady)).until_decided()
         assert judge_run(notebook.run()).verdict is r.Verdict.PASS
+
+
+def a_fault(code: str, blame: r.Blame, side: r.Side | None = None) -> r.Fault:
+    return r.Fault(id=f"fault/{code}", code=code, text=f"told by {code}", blame=blame, side=side)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+def test_a_run_that_was_killed_after_its_last_pair_needs_no_box(tmp_path: Path, loss: float) -> None:
+    """Nor does one that was cancelled then, or that an unfit box kept from going on."""
+    whole, bench = measured(tmp_path, lambda notebook: TableBench(notebook, slower_by(loss)))
+    with measure.Notebook(tmp_path) as notebook:
+        notebook.append(measure.stopped("cancelled by SIGINT"))
+        notebook.append(a_fault(r.DOCTOR_FAULT, r.Blame.BOX))
+        step = go_on(notebook, a_plan())
+        again = judge_run(notebook.run())
+    assert step.recipe is None
+    assert (again.verdict, again.reason, again.cost.launches) == (whole.verdict, whole.reason, len(bench.launched))
+
+
+@pytest.mark.parametrize("launches", range(4))
+def test_a_run_with_a_pair_to_measure_goes_on(tmp_path: Path, launches: int) -> None:
+    with a_notebook(tmp_path) as notebook:
+        bench = TableBench(notebook, slower_by(0.2))
+        killed_after(bench, launches)
+        with pytest.raises(Killed):
+            Measuring(notebook, bench).until_decided()
+    with measure.Notebook(tmp_path) as notebook:
+        assert go_on(notebook, a_plan()).recipe is not None
+
+
+def test_a_run_begins_with_its_plan(tmp_path: Path) -> None:
+    with measure.Notebook(tmp_path) as notebook:
+        assert go_on(notebook, a_plan()).recipe == "baseline"
+        assert [fact.kind for fact in notebook.facts] == ["plan"]
+
+
+def test_without_time_to_try_again_what_had_gone_wrong_stands(tmp_path: Path) -> None:
+    limits = r.Limits(max_pairs=6, min_pairs_to_fail=2, minutes=5, alpha=0.01, beta=0.05)
+    plan = a_plan(limits=limits)
+    whole, _ = measured(
+        tmp_path,
+        lambda notebook: TableBench(notebook, steady, fails=lambda o: o.recipe == "eagle3" and o.side is r.Side.HEAD),
+        plan,
+    )
+    assert (whole.verdict, whole.failed_side) == (r.Verdict.BENCH_FAILED, r.Side.HEAD)
+    for _ in range(2):
+        with measure.Notebook(tmp_path) as notebook:
+            assert go_on(notebook, plan).out_of_time
+            again = judge_run(notebook.run())
+        assert (again.verdict, again.failed_side, again.reason) == (whole.verdict, whole.failed_side, whole.reason)
+
+
+def test_a_run_out_of_time_says_so_when_it_goes_on(tmp_path: Path) -> None:
+    plan = a_plan(limits=r.Limits(max_pairs=6, min_pairs_to_fail=2, minutes=5, alpha=0.01, beta=0.05))
+    measured(tmp_path, lambda notebook: TableBench(notebook, slower_by(0.04)), plan)
+    facts = tmp_path / FACTS_FILE
+    facts.write_text("".join(line for line in facts.read_text().splitlines(True) if '"kind":"fault"' not in line))
+    with measure.Notebook(tmp_path) as notebook:  # it was killed just before it said so
+        assert go_on(notebook, plan).out_of_time
+        result = judge_run(notebook.run())
+    assert result.verdict is r.Verdict.INCONCLUSIVE
+    assert "measuring ended at the limit of 5 minutes" in result.reason
 
 
 def test_what_the_box_spoiled_does_not_count_against_a_side(tmp_path: Path) -> None:
