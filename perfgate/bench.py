@@ -114,7 +114,7 @@ class SglangBench:
     def _launch(self, order: LaunchOrder, recipe: ResolvedRecipe) -> r.LaunchEnd:
         home = self.warmth.home(order.side)
         autotune = self.warmth.prepare(order.side, order.recipe)
-        probe_dir = self.run / "probe" / order.id.replace("/", "-")
+        probe_dir = self._probe_dir(order)
         self._forget(home, probe_dir)
         plan = dataclasses.replace(self._plan(order, recipe, home, probe_dir), autotune=autotune)
         self.progress.launch_begins(order, self.notebook.run())
@@ -177,6 +177,14 @@ class SglangBench:
             speculative=recipe.speculative,
             log=log,
         )
+
+    def given(self, order: LaunchOrder) -> dict[str, str]:
+        """The environment that its server would be given now."""
+        recipe, built, home = self._recipe(order.recipe), self.sides[order.side], self.warmth.home(order.side)
+        return self._environment(order, recipe, built, home, self._probe_dir(order))
+
+    def _probe_dir(self, order: LaunchOrder) -> Path:
+        return self.run / "probe" / order.id.replace("/", "-")
 
     def _environment(
         self, order: LaunchOrder, recipe: ResolvedRecipe, built: BuiltSide, home: Home, probe_dir: Path

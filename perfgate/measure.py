@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from perfgate import records as r
+from perfgate.environment.fingerprint import NOT_COMPARED
 from perfgate.facts import boot_id
 from perfgate.judge.evidence import JudgedMetric, RunFacts, counted_pairs, judge_metrics, launch_id
 from perfgate.judge.result import gated_of, minutes_spent
@@ -43,6 +44,9 @@ class LaunchOrder:
 class Bench(Protocol):
     def launch(self, order: LaunchOrder) -> r.LaunchEnd:
         """One whole launch; its facts, from launch_begin to launch_end, are in the notebook when this returns."""
+
+    def given(self, order: LaunchOrder) -> Mapping[str, str]:
+        """The environment that its server would be given now."""
 
 
 def orders(seed: int, recipe: str, pairs: int) -> tuple[r.Side, ...]:
@@ -101,7 +105,7 @@ class Measuring:
 
     def _measure_pair(self, recipe: str, number: int) -> bool:
         first = self._run.recipe(recipe).first_orders[number - 1]
-        half = half_pair(self._run, recipe, number, first)
+        half = self._half(recipe, number, first)
         names: dict[r.Side, str] = {first: half} if half else {}
         for position, side in enumerate((first, first.other), 1):
             if side not in names:
@@ -134,6 +138,17 @@ class Measuring:
         )
         self._write_decisions(recipe)
         return True
+
+    def _half(self, recipe: str, number: int, first: r.Side) -> str | None:
+        """The launch that an interrupted run left without its partner, if the partner would be given the same.
+
+        From another shell it would not, and the pair would prove nothing.
+        """
+        half = half_pair(self._run, recipe, number, first)
+        if half is None:
+            return None
+        now = self._bench.given(LaunchOrder(recipe, number, first, 1, next_attempt(self._run, recipe, number, first)))
+        return half if _compared(given_to(self._run, half)) == _compared(now) else None
 
     def _launch(self, recipe: str, number: int, side: r.Side, position: int) -> r.LaunchEnd:
         """Launches until one is valid or the same one is to blame for the second time."""
@@ -269,6 +284,17 @@ def half_pair(run: RunFacts, recipe: str, pair: int, first: r.Side) -> str | Non
     last = ends[-1]
     fresh = last.boot == boot_id() and 0 <= time.monotonic() - last.mono <= HALF_PAIR_SECONDS
     return launch_id(last) if fresh else None
+
+
+def given_to(run: RunFacts, launch: str) -> Mapping[str, str]:
+    """The environment of a launch's server."""
+    given = [fact.given for fact in run.facts if isinstance(fact, r.LaunchBegin) and fact.id == launch]
+    return given[-1] if given else {}
+
+
+def _compared(given: Mapping[str, str]) -> Mapping[str, str]:
+    """All but what names the launch."""
+    return {name: value for name, value in given.items() if not name.startswith(NOT_COMPARED)}
 
 
 def began_at(run: RunFacts, launch: str) -> float | None:

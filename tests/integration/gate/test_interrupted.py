@@ -222,22 +222,26 @@ def test_killed_at_twenty_random_times(done: Stopped, seed: int) -> None:
     check_killed(done, seed)
 
 
-def a_half_pair(world: World) -> Stopped:
-    """Killed between the two launches of the first pair."""
-    with world.start(*PLAIN) as process:
-        wait_for(lambda: any(end.valid for end in ends(world)), process)
-        process.kill()
-        first = finished(process, world.root / "run")
-    world.check_all_ended(within_s=GONE_S)
-    facts = read_facts(world.root / "run")
-    return Stopped(first, facts, world.gate(*PLAIN, "--resume"))
+def a_half_pair(**shell: str) -> Callable[[World], Stopped]:
+    """Killed between the two launches of the first pair, and resumed from a shell with other variables."""
+
+    def act(world: World) -> Stopped:
+        with world.start(*PLAIN) as process:
+            wait_for(lambda: any(end.valid for end in ends(world)), process)
+            process.kill()
+            first = finished(process, world.root / "run")
+        world.check_all_ended(within_s=GONE_S)
+        facts = read_facts(world.root / "run")
+        return Stopped(first, facts, world.gate(*PLAIN, "--resume", environment=shell))
+
+    return act
 
 
 def ends(world: World) -> list[r.LaunchEnd]:
     return [fact for fact in facts_in(world.root / "run") if isinstance(fact, r.LaunchEnd) and fact.pair > 0]
 
 
-@on(Case(act=a_half_pair))
+@on(Case(act=a_half_pair()))
 def test_a_half_pair_is_completed(done: Stopped) -> None:
     begun = [fact for fact in done.resumed.facts if isinstance(fact, r.LaunchBegin) and fact.pair == 1]
     first = next(fact for fact in done.facts if isinstance(fact, r.LaunchEnd) and fact.pair == 1 and fact.valid)
@@ -261,6 +265,15 @@ def test_a_decided_run_is_concluded_whatever_the_box_is_like_now(done: tuple[Sto
     assert "nothing is left to measure: a regression is found" in stopped.resumed.err
     assert (stopped.resumed.code, again.code, again.verdict) == (1, 1, "regression")
     assert {fact.kind for fact in again.facts[len(stopped.facts) :]} == {"plan"}
+
+
+@on(Case(act=a_half_pair(LC_ALL="C")))
+def test_a_half_pair_from_another_shell_is_measured_afresh(done: Stopped) -> None:
+    given = {fact.id: fact.given["LC_ALL"] for fact in done.resumed.facts if isinstance(fact, r.LaunchBegin)}
+    pair = next(fact for fact in done.resumed.facts if isinstance(fact, r.Pair))
+    assert (given[pair.base], given[pair.head]) == ("C", "C")
+    assert "C.UTF-8" in given.values()
+    check_resumed(done, "pass")
 
 
 # ------------------------------------------------------------------------------------------ a full disk

@@ -10,6 +10,7 @@ import pytest
 
 from perfgate import measure
 from perfgate import records as r
+from perfgate.environment import assess_environment
 from perfgate.facts import FACTS_FILE
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import cost_of, judge_run, minutes_spent
@@ -172,6 +173,34 @@ def test_a_half_pair_of_another_boot_or_too_old_is_measured_afresh(
         assert f"baseline/p01/{first.value}/a2" in bench.launched
         unpaired = [launch.id for launch in judge_run(notebook.run()).launches if not launch.paired]
         assert unpaired == [f"baseline/p01/{first.value}/a1"]
+
+
+@pytest.mark.parametrize(
+    ("now", "reused"),
+    [
+        ({"PATH": "/usr/bin", "LANG": "C"}, True),
+        ({"PATH": "/opt/other/bin:/usr/bin", "LANG": "C"}, False),
+        ({"PATH": "/usr/bin"}, False),
+        ({"PATH": "/usr/bin", "LANG": "C", "CUDA_MODULE_LOADING": "EAGER"}, False),
+    ],
+)
+def test_a_half_pair_is_completed_only_from_a_shell_that_gives_its_partner_the_same(
+    tmp_path: Path, now: dict[str, str], reused: bool
+) -> None:
+    with a_notebook(tmp_path) as notebook:
+        first = notebook.run().recipe("baseline").first_orders[0]
+        bench = TableBench(notebook, steady)
+        bench.shell = {"PATH": "/usr/bin", "LANG": "C"}
+        killed_after(bench, 1)
+        with pytest.raises(Killed):
+            Measuring(notebook, bench).until_decided()
+        bench = TableBench(notebook, steady)
+        bench.shell = now
+        Measuring(notebook, bench).until_decided()
+        assert (f"baseline/p01/{first.value}/a2" not in bench.launched) is reused
+        run = notebook.run()
+    assert assess_environment(run).disturbances == ()
+    assert judge_run(run).verdict is r.Verdict.PASS
 
 
 def test_faults_before_a_resumed_plan_no_longer_count(tmp_path: Path) -> None:
