@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,13 +51,32 @@ CLIENT = 2  # goes up when the client asks or counts differently: evidence of be
 
 
 def workload_hash(recipe: ResolvedRecipe) -> str:
-    """Of all that the client sends and how it counts; evidence is joined only where it is equal.
+    """Of all that the client sends, to which weights, and how it counts; evidence is joined only where it is equal.
 
     The number of samples is no part of it: a launch's value is their median, whatever their number.
     """
     prompts = [(prompt.id, prompt.kind, prompt.text) for prompt in prompts_for(recipe.workload)]
     asked = recipe.workload.model_dump(exclude={"prompts", "request_timeout_s", "samples"})
-    return short_hash(json.dumps([CLIENT, prompts, asked, recipe.model, recipe.revision, recipe.draft], sort_keys=True))
+    target = (recipe.model, recipe.revision, files_of(recipe.model_path))
+    draft = (recipe.draft, recipe.draft_revision, files_of(recipe.draft_path))
+    return short_hash(json.dumps([CLIENT, prompts, asked, target, draft], sort_keys=True))
+
+
+def files_of(model: str | None) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a model in a folder of the box, which has no revision. Empty for one of the hub.
+
+    Weights are never read: a draft that was trained on has other times, and hundreds of gigabytes take minutes.
+    """
+    if model is None or not model.startswith("/"):
+        return []
+    found = []
+    for folder, folders, names in os.walk(model):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(folder) / name for name in names if not name.startswith(".")):
+            with suppress(OSError):  # a link to nowhere
+                about = path.stat()
+                found.append((str(path.relative_to(model)), about.st_size, about.st_mtime_ns))
+    return sorted(found)
 
 
 @dataclass(frozen=True, kw_only=True)
