@@ -18,7 +18,7 @@ from perfgate import records as r
 from perfgate.facts import read_facts
 from perfgate.host.lock import BoxLock
 
-from .harness import GONE_S, PLAIN, Case, Done, World, acting, facts_in, finished, holds, on, wait_for
+from .harness import GONE_S, LIMIT_S, PLAIN, Case, Done, World, acting, facts_in, finished, holds, on, wait_for
 
 pytestmark = pytest.mark.timeout(1200)  # waiting for its turn counts, too
 
@@ -106,6 +106,35 @@ def test_ctrl_c_is_on_disk_before_the_clean_up_and_resumes(done: Stopped) -> Non
     assert done.first.out == ""
     assert done.resumed.code == 1
     check_resumed(done, "regression")
+
+
+def unread(world: World) -> Stopped:
+    """As `perfgate gate … 2>&1 | tee log`, where Ctrl-C ends tee as well."""
+    with in_mid_sample(world) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stderr.close()
+        os.killpg(process.pid, signal.SIGINT)
+        code = process.wait(LIMIT_S)
+    world.check_nothing_left(within_s=GONE_S)
+    facts = read_facts(world.root / "run")
+    with world.start(*PLAIN, "--resume") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stderr.close()
+        resumed = process.wait(LIMIT_S)
+    run = world.root / "run"
+    return Stopped(Done(code, "", "", run), facts, Done(resumed, "", "", run))
+
+
+@on(Case(act=unread))
+def test_a_reader_who_goes_away_changes_no_exit_code(done: Stopped) -> None:
+    assert done.first.code == 130
+    assert done.fault().text == "cancelled by SIGINT"
+    assert done.resumed.code == 0
+    check_resumed(done, "pass")
 
 
 def twice(world: World, process: subprocess.Popen[str]) -> None:
