@@ -57,6 +57,7 @@ from perfgate.rundir import (
     LOGS_FOLDER,
     check_new,
     check_same,
+    check_workloads,
     find_unfinished,
     keep_evidence,
     kept_evidence,
@@ -122,6 +123,7 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
                 if step.recipe is None:  # nothing is left that needs the box, so nothing on it changes the verdict
                     progress.say(f"nothing is left to measure: {step.reason}")
                 else:
+                    check_workloads(run, plan, _workloads(job.resolved))
                     _carry_out(job, run, notebook, wait_s=request.wait_s)
             _remember(job, run)  # before there is a result: a run that was killed in between is resumed, and told again
             result = conclude(run)
@@ -167,7 +169,7 @@ def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
         job.commits,
         job.configuration,
         metrics=metric_plans(job.resolved),
-        workloads={recipe.name: workload_hash(recipe) for recipe in job.resolved.recipes},
+        workloads=_workloads(job.resolved),
         isolation=str(job.confinement),
         autotune=mode_for(job.resolved.caches, job.commits.diff),
         notes=(CPU_NOTE,) if job.resolved.profile == "cpu" else (),
@@ -175,6 +177,10 @@ def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
     run = out or runs / plan.run_id
     write_run_file(run, plan)
     return _held(job, run), plan
+
+
+def _workloads(resolved: Resolved) -> dict[str, str]:
+    return {recipe.name: workload_hash(recipe) for recipe in resolved.recipes}
 
 
 def _held(job: Job, run: Path) -> Path:

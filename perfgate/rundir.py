@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -111,6 +111,17 @@ def check_same(run: Path, plan: r.Plan, base: str, head: str, config_hash: str, 
     if not set(names) <= set(recipes):
         raise PerfgateError(
             f"the run here measures {', '.join(names)}", where=str(run), remedy="give its --recipes, or none"
+        )
+
+
+def check_workloads(run: Path, plan: r.Plan, workloads: Mapping[str, str]) -> None:
+    """Refuses to add pairs of other weights to those that a run has: a folder of the box may hold others by now."""
+    changed = [recipe.name for recipe in plan.recipes if recipe.workload != workloads[recipe.name]]
+    if changed:
+        raise PerfgateError(
+            f"the models of {', '.join(changed)} have changed since",
+            where=str(run),
+            remedy="measure anew, without --resume",
         )
 
 

@@ -296,6 +296,22 @@ def test_a_decided_run_is_concluded_whatever_the_box_is_like_now(done: tuple[Sto
     assert {fact.kind for fact in again.facts[len(stopped.facts) :]} == {"plan"}
 
 
+def with_another_model(world: World) -> Stopped:
+    """Somebody put other weights in the model's folder meanwhile."""
+    with in_mid_sample(world) as process:
+        process.terminate()
+        first = finished(process, world.root / "run")
+    (world.root / "model" / "weights.safetensors").write_text("new")
+    return Stopped(first, read_facts(world.root / "run"), world.gate(*PLAIN, "--resume"))
+
+
+@on(Case(act=with_another_model))
+def test_pairs_of_another_model_are_not_added(done: Stopped) -> None:
+    assert done.resumed.code == 2
+    assert "the models of baseline have changed since → measure anew" in done.resumed.one_line()
+    assert {fact.kind for fact in done.resumed.facts[len(done.facts) :]} == {"plan"}
+
+
 @on(Case(act=a_half_pair(LC_ALL="C")))
 def test_a_half_pair_from_another_shell_is_measured_afresh(done: Stopped) -> None:
     given = {fact.id: fact.given["LC_ALL"] for fact in done.resumed.facts if isinstance(fact, r.LaunchBegin)}
