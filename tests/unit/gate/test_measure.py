@@ -240,6 +240,22 @@ def test_a_run_with_a_pair_to_measure_goes_on(tmp_path: Path, launches: int) -> 
         assert go_on(notebook, a_plan()).recipe is not None
 
 
+@pytest.mark.parametrize(("launches", "recipe"), [(7, "eagle3"), (8, None)])
+def test_a_calibration_is_measured_once_all_its_pairs_are(tmp_path: Path, launches: int, recipe: str | None) -> None:
+    """Two pairs of each recipe, whatever the judge would say."""
+    plan = a_plan(calibration=True, limits=dataclasses.replace(a_plan().limits, max_pairs=2))
+    with a_notebook(tmp_path, plan) as notebook:
+        bench = TableBench(notebook, slower_by(0.3))
+        killed_after(bench, launches)
+        if launches < 8:
+            with pytest.raises(Killed):
+                Measuring(notebook, bench).all_pairs()
+        else:
+            Measuring(notebook, bench).all_pairs()
+    with measure.Notebook(tmp_path) as notebook:
+        assert go_on(notebook, plan).recipe == recipe
+
+
 def test_a_run_begins_with_its_plan(tmp_path: Path) -> None:
     with measure.Notebook(tmp_path) as notebook:
         assert go_on(notebook, a_plan()).recipe == "baseline"
