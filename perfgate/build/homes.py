@@ -62,10 +62,9 @@ def home_for(store: Store, built: BuiltSide) -> Home:
     name = f"{built.tree.name[:16]}-{built.key[:16]}"
     if not store.entry("homes", name).exists():
         companion(store.entry("homes", name), "launches").unlink(missing_ok=True)
-    path = store.use("homes", name)
-    path.chmod(0o700)
-    _own_folder(path / "tmp")
-    return read_home(path)
+    home = read_home(store.use("homes", name))
+    _own_folder(home.path / "tmp")
+    return home
 
 
 def _own_folder(path: Path) -> None:
@@ -77,7 +76,8 @@ def _own_folder(path: Path) -> None:
 
 
 def read_home(path: Path) -> Home:
-    """A HOME that is held already, as it is now."""
+    """A HOME that is held already, as it is now; open to us, though the last server may have locked it."""
+    path.chmod(0o700)
     return Home(path, _launches(path))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from perfgate.build import BuiltSide
 from perfgate.build.autotune import capture_seed, find_seed, mode_for, plant_seed, remove_results, results_hash
-from perfgate.build.homes import Home, content_of, copy_files, home_for, mark_warm
+from perfgate.build.homes import Home, content_of, copy_files, home_for, mark_warm, read_home
 from perfgate.build.store import Store
 from perfgate.config import Caches
 from perfgate.errors import PerfgateError
@@ -141,6 +141,13 @@ def test_fresh_removes_results_and_nothing_else(store: Store, tmp_path: Path) ->
     assert results_hash(home.path) is None
     assert (home.path / ".cache" / "triton" / "kernel.cubin").exists()
     assert remove_results(home) == 0
+
+
+def test_results_in_a_home_that_was_locked_are_removed_too(users_folder: Path) -> None:
+    home = _home(Store(users_folder / "state", Caches()), users_folder)
+    _tune(home, "drawn")
+    home.path.chmod(0)
+    assert remove_results(read_home(home.path)) == 1
 
 
 def test_a_seed_is_the_same_for_every_launch_of_both_sides(store: Store, tmp_path: Path) -> None:
