@@ -190,6 +190,9 @@ class Replay:
     pool: Pool
     draw: random.Random
 
+    def given(self, _order: LaunchOrder) -> dict[str, str]:
+        return {}
+
     def launch(self, order: LaunchOrder) -> r.LaunchEnd:
         recorded = self.draw.choice(self.pool[order.recipe, order.side])
         place = {**dataclasses.asdict(order), "id": order.id}

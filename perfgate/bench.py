@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ from perfgate.engine.probe_reading import read_probe
 from perfgate.engine.prompts import prompts_for
 from perfgate.engine.server import Server
 from perfgate.engine.watchdog import Watchdog
+from perfgate.errors import PerfgateError
 from perfgate.facts import short_hash
 from perfgate.host.canary import Canary
 from perfgate.host.sandbox import Confinement, hand_over
@@ -38,6 +39,7 @@ from perfgate.measure import ATTEMPTS, LaunchOrder, next_attempt
 from perfgate.notebook import Notebook
 from perfgate.progress import Progress
 from perfgate.rundir import LOGS_FOLDER
+from perfgate.source.entry import remove_tree
 from perfgate.warmth import Warmth
 
 NCCL_FOLDER = "nccl"  # below HOME
@@ -49,13 +51,32 @@ CLIENT = 2  # goes up when the client asks or counts differently: evidence of be
 
 
 def workload_hash(recipe: ResolvedRecipe) -> str:
-    """Of all that the client sends and how it counts; evidence is joined only where it is equal.
+    """Of all that the client sends, to which weights, and how it counts; evidence is joined only where it is equal.
 
     The number of samples is no part of it: a launch's value is their median, whatever their number.
     """
     prompts = [(prompt.id, prompt.kind, prompt.text) for prompt in prompts_for(recipe.workload)]
     asked = recipe.workload.model_dump(exclude={"prompts", "request_timeout_s", "samples"})
-    return short_hash(json.dumps([CLIENT, prompts, asked, recipe.model, recipe.revision, recipe.draft], sort_keys=True))
+    target = (recipe.model, recipe.revision, files_of(recipe.model_path))
+    draft = (recipe.draft, recipe.draft_revision, files_of(recipe.draft_path))
+    return short_hash(json.dumps([CLIENT, prompts, asked, target, draft], sort_keys=True))
+
+
+def files_of(model: str | None) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a model in a folder of the box, which has no revision. Empty for one of the hub.
+
+    Weights are never read: a draft that was trained on has other times, and hundreds of gigabytes take minutes.
+    """
+    if model is None or not model.startswith("/"):
+        return []
+    found = []
+    for folder, folders, names in os.walk(model):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(folder) / name for name in names if not name.startswith(".")):
+            with suppress(OSError):  # a link to nowhere
+                about = path.stat()
+                found.append((str(path.relative_to(model)), about.st_size, about.st_mtime_ns))
+    return sorted(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +134,7 @@ class SglangBench:
     def _launch(self, order: LaunchOrder, recipe: ResolvedRecipe) -> r.LaunchEnd:
         home = self.warmth.home(order.side)
         autotune = self.warmth.prepare(order.side, order.recipe)
-        probe_dir = self.run / "probe" / order.id.replace("/", "-")
+        probe_dir = self._probe_dir(order)
         self._forget(home, probe_dir)
         plan = dataclasses.replace(self._plan(order, recipe, home, probe_dir), autotune=autotune)
         self.progress.launch_begins(order, self.notebook.run())
@@ -134,6 +155,7 @@ class SglangBench:
 
     def _forget(self, home: Home, probe_dir: Path) -> None:
         """Empty folders for what probe and NCCL will write."""
+        home.path.chmod(0o700)  # the last server could lock it
         for folder in (probe_dir, home.path / NCCL_FOLDER):
             _empty(folder)
         hand_over((home.path, probe_dir), self.confinement)
@@ -175,6 +197,14 @@ class SglangBench:
             speculative=recipe.speculative,
             log=log,
         )
+
+    def given(self, order: LaunchOrder) -> dict[str, str]:
+        """The environment that its server would be given now."""
+        recipe, built, home = self._recipe(order.recipe), self.sides[order.side], self.warmth.home(order.side)
+        return self._environment(order, recipe, built, home, self._probe_dir(order))
+
+    def _probe_dir(self, order: LaunchOrder) -> Path:
+        return self.run / "probe" / order.id.replace("/", "-")
 
     def _environment(
         self, order: LaunchOrder, recipe: ResolvedRecipe, built: BuiltSide, home: Home, probe_dir: Path
@@ -282,19 +312,22 @@ class SglangBench:
 
 
 def _empty(folder: Path) -> None:
-    """A folder of a HOME, which the last server could write, made anew."""
-    if folder.is_symlink() or folder.is_file():
-        folder.unlink()
-    elif folder.is_dir():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    """A folder of a HOME made anew, whatever the last server, which could write there, has left in its place."""
+    try:
+        remove_tree(folder)
+        folder.mkdir(parents=True)
+    except (OSError, RecursionError) as error:
+        raise PerfgateError(f"cannot be emptied: {error}", where=str(folder), remedy="remove it") from error
 
 
 def _regular_files(folder: Path) -> list[Path]:
-    """Files there; PR code could write the folder, so no link is followed."""
-    if folder.is_symlink() or not folder.is_dir():
+    """Files there; PR code could write the folder, so no link is followed, and one that is locked holds none."""
+    try:
+        if folder.is_symlink() or not folder.is_dir():
+            return []
+        return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+    except OSError:
         return []
-    return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
 
 
 def _fact_of(plan: LaunchPlan) -> r.LaunchFact:

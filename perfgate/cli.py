@@ -17,6 +17,7 @@ from perfgate.cpu.changes import Change
 from perfgate.errors import Exit, PerfgateError
 from perfgate.github.cli import app as on_github
 from perfgate.report.escape import visible
+from perfgate.streams import unbroken_streams
 
 if TYPE_CHECKING:
     from perfgate.config import Resolved
@@ -298,8 +299,18 @@ def models_verify(config: ConfigOption = None, box: BoxOption = None) -> None:
 
 def main() -> None:
     """Runs one command; a PerfgateError becomes one line and its exit code."""
+    with unbroken_streams():
+        _run()
+
+
+def _run() -> None:
     try:
         app()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer takes any for its own, and would end with 1
+            traceback.print_exception(ended.__context__)
+            sys.exit(Exit.CANNOT)
+        raise
     except PerfgateError as error:
         shown = "\n".join(visible(line, keep_spaces=True) for line in str(error).split("\n"))  # holds strangers' text
         Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(f"perfgate: {shown}")

@@ -9,7 +9,7 @@ judge` calls, too.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,7 +40,7 @@ from perfgate.host.temporary import sweep_temporary
 from perfgate.host.watch import BoxWatch
 from perfgate.judge.evidence import RunFacts
 from perfgate.ledger import LEDGER_FILE, Ledger
-from perfgate.measure import Measuring
+from perfgate.measure import Measuring, go_on, stopped
 from perfgate.noise_memory import kind_of, remember
 from perfgate.notebook import Notebook
 from perfgate.planning import (
@@ -58,6 +58,7 @@ from perfgate.rundir import (
     LOGS_FOLDER,
     check_new,
     check_same,
+    check_workloads,
     find_unfinished,
     keep_evidence,
     kept_evidence,
@@ -119,16 +120,30 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
         run, plan = _begin(job, request)
         try:
             with Notebook(run) as notebook:
-                notebook.append(plan)
-                _carry_out(job, run, notebook, wait_s=request.wait_s)
+                step = go_on(notebook, plan, kept_evidence(run, plan.continues))
+                if step.recipe is None:  # nothing is left that needs the box, so nothing on it changes the verdict
+                    progress.say(f"nothing is left to measure: {step.reason}")
+                else:
+                    check_workloads(run, plan, _workloads(job.resolved))
+                    _carry_out(job, run, notebook, wait_s=request.wait_s)
             _remember(job, run)  # before there is a result: a run that was killed in between is resumed, and told again
             result = conclude(run)
-            store.evict()
+            _tidy(store, progress.say)
         except Cancelled as cancelled:
             command = "calibrate" if plan.calibration else "gate"
             progress.say(f"cancelled; go on with: perfgate {command} … --out {run} --resume")
             return Outcome(run, None, cancelled.exit_code)
     return Outcome(run, result, Exit(result.exit_code))
+
+
+def _tidy(store: Store, say: Callable[[str], None]) -> None:
+    """Keeps the state directory within its limit. The result stands, whatever comes of it."""
+    try:
+        stuck = store.evict().stuck
+    except (OSError, PerfgateError) as error:
+        stuck = (str(error),)
+    for what in stuck:
+        say(f"the state directory could not be tidied: {what}")
 
 
 def layers(profile: str) -> tuple[Config, ...]:
@@ -155,7 +170,7 @@ def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
         job.commits,
         job.configuration,
         metrics=metric_plans(job.resolved),
-        workloads={recipe.name: workload_hash(recipe) for recipe in job.resolved.recipes},
+        workloads=_workloads(job.resolved),
         isolation=str(job.confinement),
         autotune=mode_for(job.resolved.caches, job.commits.diff),
         notes=(CPU_NOTE,) if job.resolved.profile == "cpu" else (),
@@ -163,6 +178,10 @@ def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
     run = out or runs / plan.run_id
     write_run_file(run, plan)
     return _held(job, run), plan
+
+
+def _workloads(resolved: Resolved) -> dict[str, str]:
+    return {recipe.name: workload_hash(recipe) for recipe in resolved.recipes}
 
 
 def _held(job: Job, run: Path) -> Path:
@@ -218,10 +237,6 @@ def _fit(job: Job, notebook: Notebook) -> bool:
         job.progress.say(text)
         notebook.append(r.Fault(id="fault/doctor", code=r.DOCTOR_FAULT, text=text, blame=r.Blame.BOX))
     return doctor.ok
-
-
-def stopped(why: str) -> r.Fault:
-    return r.Fault(id="fault/stopped", code=r.STOPPED_FAULT, text=why, blame=r.Blame.USER)
 
 
 @contextmanager

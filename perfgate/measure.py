@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from perfgate import records as r
+from perfgate.environment.fingerprint import NOT_COMPARED
 from perfgate.facts import boot_id
 from perfgate.judge.evidence import JudgedMetric, RunFacts, counted_pairs, judge_metrics, launch_id
 from perfgate.judge.result import gated_of, minutes_spent
@@ -21,6 +22,7 @@ from perfgate.judge.verdict import Step, next_step
 from perfgate.notebook import Notebook
 
 HALF_PAIR_SECONDS = 15 * 60  # a base launch and a head launch further apart than this are no neighbours
+ALL_PAIRS = "all pairs are measured"
 ATTEMPTS = 2  # an invalid launch is repeated once, whoever was to blame: what the box spoiled does not use it up
 
 
@@ -42,6 +44,9 @@ class LaunchOrder:
 class Bench(Protocol):
     def launch(self, order: LaunchOrder) -> r.LaunchEnd:
         """One whole launch; its facts, from launch_begin to launch_end, are in the notebook when this returns."""
+
+    def given(self, order: LaunchOrder) -> Mapping[str, str]:
+        """The environment that its server would be given now."""
 
 
 def orders(seed: int, recipe: str, pairs: int) -> tuple[r.Side, ...]:
@@ -74,9 +79,7 @@ class Measuring:
             step = self.next()
             if step.recipe is None:
                 if step.out_of_time:
-                    self._fault(
-                        r.STOPPED_FAULT, f"the limit of {self._run.plan.limits.minutes:g} minutes", r.Blame.USER
-                    )
+                    self._notebook.append(out_of_time(self._run.plan.limits))
                 return step
             number = len(self._run.pairs_of(step.recipe)) + 1
             if not self._measure_pair(step.recipe, number):
@@ -88,22 +91,10 @@ class Measuring:
             for recipe in self._run.plan.recipes:
                 if len(self._run.pairs_of(recipe.name)) < number and not self._measure_pair(recipe.name, number):
                     return Step(None, "a launch failed twice")
-        return Step(None, "all pairs are measured")
+        return Step(None, ALL_PAIRS)
 
     def next(self) -> Step:
-        """Which recipe gets the next pair, judged on everything so far. Earlier runs' pairs do not use up the limit."""
-        run = self._run
-        progress = [
-            RecipeProgress(
-                recipe=plan.name,
-                pairs=len(run.pairs_of(plan.name)),
-                minutes_per_pair=expected_pair_minutes(run, plan),
-            )
-            for plan in run.plan.to_measure
-        ]
-        return next_step(
-            gated_of(self.judged()), progress, run.plan.limits.max_pairs, run.plan.limits.minutes - minutes_spent(run)
-        )
+        return next_pair(self._run, self._earlier)
 
     def judged(self) -> tuple[JudgedMetric, ...]:
         return judge_metrics(self._run, self._earlier)
@@ -114,7 +105,7 @@ class Measuring:
 
     def _measure_pair(self, recipe: str, number: int) -> bool:
         first = self._run.recipe(recipe).first_orders[number - 1]
-        half = half_pair(self._run, recipe, number, first)
+        half = self._half(recipe, number, first)
         names: dict[r.Side, str] = {first: half} if half else {}
         for position, side in enumerate((first, first.other), 1):
             if side not in names:
@@ -147,6 +138,17 @@ class Measuring:
         )
         self._write_decisions(recipe)
         return True
+
+    def _half(self, recipe: str, number: int, first: r.Side) -> str | None:
+        """The launch that an interrupted run left without its partner, if the partner would be given the same.
+
+        From another shell it would not, and the pair would prove nothing.
+        """
+        half = half_pair(self._run, recipe, number, first)
+        if half is None:
+            return None
+        now = self._bench.given(LaunchOrder(recipe, number, first, 1, next_attempt(self._run, recipe, number, first)))
+        return half if _compared(given_to(self._run, half)) == _compared(now) else None
 
     def _launch(self, recipe: str, number: int, side: r.Side, position: int) -> r.LaunchEnd:
         """Launches until one is valid or the same one is to blame for the second time."""
@@ -210,6 +212,49 @@ def _reason(failed: r.LaunchEnd) -> str:
     return failed.reasons[0] if failed.reasons else "the launch was not valid"
 
 
+def next_pair(run: RunFacts, earlier: Sequence[RunFacts]) -> Step:
+    """Which recipe gets the next pair, judged on everything so far. Earlier runs' pairs do not use up the limit.
+
+    A calibration judges nothing: all its pairs are measured.
+    """
+    limits = run.plan.limits
+    progress = [
+        RecipeProgress(
+            recipe=plan.name,
+            pairs=len(run.pairs_of(plan.name)),
+            minutes_per_pair=expected_pair_minutes(run, plan),
+        )
+        for plan in run.plan.to_measure
+    ]
+    if run.plan.calibration:
+        last = min(progress, key=lambda recipe: recipe.pairs)
+        return Step(last.recipe, "not all pairs") if last.pairs < limits.max_pairs else Step(None, ALL_PAIRS)
+    gated = gated_of(judge_metrics(run, earlier))
+    return next_step(gated, progress, limits.max_pairs, limits.minutes - minutes_spent(run))
+
+
+def go_on(notebook: Notebook, plan: r.Plan, earlier: Sequence[RunFacts] = ()) -> Step:
+    """Writes down the plan of a run that begins or goes on, and says what is to be measured next.
+
+    By that what had gone wrong before no longer counts, unless there is no time to try it again.
+    """
+    faults = notebook.run().faults if notebook.facts else ()
+    notebook.append(plan)
+    step = next_pair(notebook.run(), earlier)
+    if step.out_of_time:
+        for fault in (*(one for one in faults if one.code != r.STOPPED_FAULT), out_of_time(plan.limits)):
+            notebook.append(fault)
+    return step
+
+
+def out_of_time(limits: r.Limits) -> r.Fault:
+    return stopped(f"the limit of {limits.minutes:g} minutes")
+
+
+def stopped(why: str) -> r.Fault:
+    return r.Fault(id="fault/stopped", code=r.STOPPED_FAULT, text=why, blame=r.Blame.USER)
+
+
 def decision_fact(one: JudgedMetric) -> r.DecisionFact:
     decision, plan = one.decision, one.plan
     assert decision is not None
@@ -253,6 +298,17 @@ def half_pair(run: RunFacts, recipe: str, pair: int, first: r.Side) -> str | Non
     last = ends[-1]
     fresh = last.boot == boot_id() and 0 <= time.monotonic() - last.mono <= HALF_PAIR_SECONDS
     return launch_id(last) if fresh else None
+
+
+def given_to(run: RunFacts, launch: str) -> Mapping[str, str]:
+    """The environment of a launch's server."""
+    given = [fact.given for fact in run.facts if isinstance(fact, r.LaunchBegin) and fact.id == launch]
+    return given[-1] if given else {}
+
+
+def _compared(given: Mapping[str, str]) -> Mapping[str, str]:
+    """All but what names the launch."""
+    return {name: value for name, value in given.items() if not name.startswith(NOT_COMPARED)}
 
 
 def began_at(run: RunFacts, launch: str) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from perfgate.errors import PerfgateError
 from perfgate.facts import FACTS_FILE, RESULT_FILE, read_facts, write_whole
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.planning import LaunchCost
-from perfgate.judge.result import judge_run
+from perfgate.judge.result import disturbed
 
 RUN_FILE = "run.json"
 COMMENT_FILE = "comment.md"
@@ -114,6 +114,17 @@ def check_same(run: Path, plan: r.Plan, base: str, head: str, config_hash: str, 
         )
 
 
+def check_workloads(run: Path, plan: r.Plan, workloads: Mapping[str, str]) -> None:
+    """Refuses to add pairs of other weights to those that a run has: a folder of the box may hold others by now."""
+    changed = [recipe.name for recipe in plan.recipes if recipe.workload != workloads[recipe.name]]
+    if changed:
+        raise PerfgateError(
+            f"the models of {', '.join(changed)} have changed since",
+            where=str(run),
+            remedy="measure anew, without --resume",
+        )
+
+
 def find_unfinished(
     runs: Path, base: str, head: str, config_hash: str, *, calibration: bool = False, measured: tuple[str, ...] = ()
 ) -> Path | None:
@@ -146,13 +157,13 @@ def without_disturbed(earlier: Iterable[RunFacts]) -> tuple[tuple[RunFacts, ...]
 
     A run during which the box moved said nothing about its commits, so a rerun does not stand on it either.
     """
-    runs = [(run, judge_run(run, assess_environment(run)).verdict is r.Verdict.ENVIRONMENT) for run in earlier]
+    runs = [(run, disturbed(run, assess_environment(run).disturbances)) for run in earlier]
     told = [
         f"the pairs of run {run.plan.run_id} are not counted: the box was not the same for both sides then"
-        for run, disturbed in runs
-        if disturbed
+        for run, moved in runs
+        if moved
     ]
-    return tuple(run for run, disturbed in runs if not disturbed), tuple(told)
+    return tuple(run for run, moved in runs if not moved), tuple(told)
 
 
 def keep_evidence(run: Path, runs: Path, continues: tuple[str, ...]) -> None:

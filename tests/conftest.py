@@ -1,10 +1,37 @@
-"""For all tests: a busy box is no reason to fail a property."""
+"""For all tests: a busy box is no reason to fail a property; a user who is not root."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from perfgate.source.entry import remove_tree
 
 settings.register_profile("perfgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("perfgate")
 
 # Before any test module imports it: others than the gate's own use it, too.
 pytest.register_assert_rewrite("tests.integration.gate.harness")
+
+UNPRIVILEGED = 65_000  # a uid nobody has
+
+
+@pytest.fixture
+def users_folder() -> Iterator[Path]:
+    """A folder of an ordinary user, for whom a locked folder is locked. Root's tests are that user meanwhile."""
+    root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        if root:
+            os.chown(folder, UNPRIVILEGED, UNPRIVILEGED)
+            os.seteuid(UNPRIVILEGED)
+        try:
+            yield folder
+        finally:
+            if root:
+                os.seteuid(0)
+            for path in folder.iterdir():
+                remove_tree(path)

@@ -62,14 +62,22 @@ def home_for(store: Store, built: BuiltSide) -> Home:
     name = f"{built.tree.name[:16]}-{built.key[:16]}"
     if not store.entry("homes", name).exists():
         companion(store.entry("homes", name), "launches").unlink(missing_ok=True)
-    path = store.use("homes", name)
+    home = read_home(store.use("homes", name))
+    _own_folder(home.path / "tmp")
+    return home
+
+
+def _own_folder(path: Path) -> None:
+    """Makes it a folder that its owner can use, whatever the last server left in its place."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    path.mkdir(exist_ok=True)
     path.chmod(0o700)
-    (path / "tmp").mkdir(exist_ok=True)
-    return read_home(path)
 
 
 def read_home(path: Path) -> Home:
-    """A HOME that is held already, as it is now."""
+    """A HOME that is held already, as it is now; open to us, though the last server may have locked it."""
+    path.chmod(0o700)
     return Home(path, _launches(path))
 
 

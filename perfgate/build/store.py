@@ -18,7 +18,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -26,10 +26,11 @@ from typing import Self
 from perfgate.config import Caches
 from perfgate.errors import Exit, PerfgateError
 from perfgate.source.entry import HALF_MADE, Hold, companion, discard, hold, last_used, touch, try_hold
-from perfgate.source.manifest import Manifest
+from perfgate.source.manifest import size_of
 
 KINDS = ("environments", "trees", "homes", "seeds", "caches", "runs")
 GB = 10**9
+UNREMOVABLE = (OSError, RecursionError)  # the latter of folders a thousand deep
 
 
 class NoSpace(PerfgateError):
@@ -51,6 +52,7 @@ class Eviction:
     removed: tuple[Removed, ...] = ()
     size: int = 0  # bytes, of what is left
     kept_in_use: int = 0
+    stuck: tuple[str, ...] = ()  # what could not be removed, and why: strangers fill HOMEs
 
     @property
     def freed(self) -> int:
@@ -82,7 +84,7 @@ def _size(path: Path) -> int:
     try:
         return int(json.loads(companion(path, "json").read_bytes())["bytes"])
     except (OSError, ValueError, KeyError, TypeError):
-        return Manifest.of(path).size
+        return size_of(path)
 
 
 @dataclass
@@ -136,22 +138,31 @@ class Store:
                 yield from ((kind, path) for path in sorted(folder.iterdir()) if not path.name.startswith("."))
 
     def evict(self, need_free_gb: float = 0.0) -> Eviction:
-        """Removes what was used least recently until the size limit holds and `need_free_gb` are free on the disk."""
+        """Removes what was used least recently until the size limit holds and `need_free_gb` are free on the disk.
+
+        What cannot be removed stays, is told, and keeps nothing else from being removed.
+        """
         self._sweep()
         sizes = {path: _size(path) for _, path in self.entries()}
         left = sum(sizes.values())
         removed: list[Removed] = []
+        stuck: list[str] = []
         in_use = 0
         for kind, path in sorted(self.entries(), key=lambda item: last_used(item[1])):
             if left <= self.limits.max_gb * GB and self._free() >= need_free_gb * GB:
                 break
             idle = (time.time() - last_used(path)) / 86400
-            if not self._remove(path):
+            try:
+                gone = self._remove(path)
+            except UNREMOVABLE as error:
+                stuck.append(f"{kind}/{path.name}: {error}")
+                continue
+            if not gone:
                 in_use += 1
                 continue
             left -= sizes[path]
             removed.append(Removed(kind, path.name, sizes[path], idle))
-        return Eviction(tuple(removed), left, in_use)
+        return Eviction(tuple(removed), left, in_use, tuple(stuck))
 
     def make_room(self, gb: float) -> Eviction:
         """Before a build or a launch: evicts, and refuses where `gb` and the reserve are not free even so."""
@@ -165,7 +176,8 @@ class Store:
         """Begins a cache anew once it has its share of the limit: always in use, it would outlive all the rest."""
         path = self.entry(kind, name)
         if path.is_dir() and _size(path) > share * self.limits.max_gb * GB:
-            self._remove(path)
+            with suppress(*UNREMOVABLE):
+                self._remove(path)
 
     def _free(self) -> int:
         return shutil.disk_usage(self.root).free
@@ -185,8 +197,10 @@ class Store:
             folder = self.root / kind
             for suffix in HALF_MADE:
                 for path in folder.glob(f".*.{suffix}"):
-                    self._remove(folder / path.name[1:].removesuffix(f".{suffix}"))
+                    with suppress(*UNREMOVABLE):
+                        self._remove(folder / path.name[1:].removesuffix(f".{suffix}"))
             for path in folder.glob(".*.lock"):
                 entry = folder / path.name[1:].removesuffix(".lock")
                 if not entry.exists():
-                    self._remove(entry)
+                    with suppress(*UNREMOVABLE):
+                        self._remove(entry)

@@ -74,6 +74,15 @@ def judge_run(
     )
 
 
+def disturbed(run: RunFacts, disturbances: Sequence[Disturbance]) -> bool:
+    """Whether the box moved while the run measured, so that its pairs say nothing.
+
+    Whatever ended the run, or kept it from going on, took nothing from the pairs that it had.
+    """
+    verdict = combine(gated_of(judge_metrics(run)), Faults(environment=tuple(disturbances)))
+    return verdict.verdict is r.Verdict.ENVIRONMENT
+
+
 def gated_of(judged: Iterable[JudgedMetric]) -> tuple[Gated, ...]:
     return tuple(
         Gated(

@@ -34,11 +34,20 @@ class Manifest:
         return cls(b"".join(sorted(lines)), files, size)
 
 
+def size_of(root: Path) -> int:
+    """Bytes on disk, as far as they can be counted."""
+    return sum(about.st_blocks * 512 for _, about in walk(os.fsencode(root)))
+
+
 def walk(root: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
-    """Everything below a folder and the folder itself; links are not followed, what vanishes meanwhile is left out."""
+    """Everything below a folder and the folder itself; links are not followed.
+
+    What vanishes meanwhile is left out, and so is what lies in a folder that may not be read or has too long a name:
+    strangers choose modes and names, and must not end a gate by them.
+    """
     try:
         about = os.lstat(root)
-    except FileNotFoundError:
+    except OSError:
         return
     yield root, about
     if not stat.S_ISDIR(about.st_mode):
@@ -52,7 +61,7 @@ def walk(root: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
                     yield entry.path, about
                     if stat.S_ISDIR(about.st_mode):
                         folders.append(entry.path)
-        except FileNotFoundError:
+        except OSError:
             continue
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from perfgate import records as r
 from perfgate.bench import workload_hash
+from perfgate.config import BoxFile
 from perfgate.config_file import load, resolve
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.planning import MOST, LaunchCost, Spread, planned_samples, samples_per_launch
@@ -261,6 +263,46 @@ def test_the_number_of_samples_is_no_part_of_the_workload() -> None:
 
     assert hashed("samples: 2") == hashed("samples: 9") == hashed("samples: auto") == hashed("")
     assert hashed("output_tokens: 32") != hashed("")
+
+
+def _with_draft(draft: str = "d", models: Mapping[str, str] | None = None) -> str:
+    text = f"recipes: {{baseline: {{model: m}}, eagle3: {{draft: {draft}}}}}"
+    return workload_hash(resolve(load(text.encode(), "perfgate.yml"), BoxFile(models=models or {})).recipe("eagle3"))
+
+
+def test_another_draft_or_revision_of_it_is_another_workload() -> None:
+    old, new = (f"org/d, draft_revision: '{digit * 40}'" for digit in "12")
+    assert len({_with_draft(draft) for draft in ("org/d", "org/e", old, new)}) == 4
+
+
+def _write(path: Path, text: str, time: int = 1) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (time, time))
+
+
+@pytest.mark.parametrize("model", ["m", "d"])
+def test_other_weights_in_a_folder_of_the_box_are_another_workload(tmp_path: Path, model: str) -> None:
+    weights, hidden = tmp_path / "parts" / "one.safetensors", tmp_path / ".cache" / "x"
+    for path in (weights, hidden):
+        _write(path, "abc")
+    (tmp_path / "nowhere").symlink_to("gone")
+
+    def hashed() -> str:
+        return _with_draft(models={model: str(tmp_path)})
+
+    first = hashed()
+    _write(hidden, "other")
+    _write(weights, "abc")
+    assert hashed() == first
+    seen = {first}
+    for text, time in (("abcd", 1), ("abc", 2)):  # a draft that was trained on has the size that it had
+        _write(weights, text, time)
+        seen.add(hashed())
+    weights.rename(weights.with_name("two.safetensors"))
+    seen.add(hashed())
+    assert len(seen) == 4
+    assert first != _with_draft()
 
 
 def test_which_seed_was_planted_does_not_matter(tmp_path: Path, ledger: Ledger) -> None:

@@ -308,6 +308,36 @@ def test_a_run_on_a_box_that_moved_is_no_evidence(box: Box) -> None:
     assert any("pairs of run first are not counted" in notice.text for notice in again.warnings)
 
 
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        r.Fault(id="fault/doctor", code=r.DOCTOR_FAULT, text="a stranger is on GPU 3", blame=r.Blame.BOX),
+        r.Fault(id="fault/box", code="box_refused", text="no space left", blame=r.Blame.BOX),
+    ],
+)
+def test_what_kept_a_run_from_going_on_took_nothing_from_its_pairs(box: Box, trouble: r.Fault) -> None:
+    box.run("first", slower_by(0.3))
+    with Notebook(box.runs / "first") as notebook:
+        notebook.append(trouble)
+    again = box.run("second", steady)
+    assert again.continues == ("first",)
+    assert not any("not counted" in notice.text for notice in again.warnings)
+
+
+def test_a_box_that_moved_is_told_of_a_run_that_no_longer_builds_too(box: Box) -> None:
+    box.run("first", slower_by(0.3))
+    path = box.runs / "first" / "facts.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(_given_to_head(line) for line in lines))
+    with Notebook(box.runs / "first") as notebook:
+        notebook.append(r.Build(id="build/head", side=r.Side.HEAD, key="", ok=False, reason="no network"))
+    assert box.run("second", steady).continues == ()
+
+
+def _given_to_head(line: str) -> str:
+    return line.replace('"given":{}', '"given":{"NCCL_PROTO":"LL"}') if '"side":"head"' in line else line
+
+
 def test_a_stand_in_metric_is_judged_by_its_own_noise(tmp_path: Path) -> None:
     """Where the probe finds nothing, cycle_ms is gated with what the ledger knows of cycle_ms."""
     plan = a_plan()

@@ -46,6 +46,34 @@ def check_measured(done: Done) -> None:
     assert done.verdict in ("pass", "regression", "inconclusive")
 
 
+LEFT_BEHIND = """
+import os
+home = os.environ["HOME"]
+if not os.path.exists(f"{home}/locked"):
+    os.mkdir(f"{home}/locked", 0)
+if os.path.isdir(f"{home}/nccl"):
+    os.rmdir(f"{home}/nccl")
+    os.mkfifo(f"{home}/nccl")
+"""
+AS_AN_ORDINARY_USER = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--") if os.geteuid() == 0 else ()
+"""For whom a locked folder is locked. What bubblewrap makes for root is not root's, so the box goes without."""
+
+
+def after_a_vandal(world: World) -> Sequence[Done]:
+    """Head leaves what its owner cannot read in its HOME, and a pipe in the place of perfgate's own folder."""
+    server = "python/sglang/launch_server.py"
+    before, future, after = (world.repository.path / server).read_text().partition("import annotations\n")
+    world.commit({server: before + future + LEFT_BEHIND + after})
+    return [world.gate(*ONE_PAIR, out=out, wrapper=AS_AN_ORDINARY_USER) for out in ("first", "second")]
+
+
+@on(Case(act=after_a_vandal, box={"isolation": "none"}, own_state=True))
+def test_what_a_server_leaves_in_its_home_ends_no_gate(done: Sequence[Done]) -> None:
+    for one in done:
+        check_measured(one)
+        assert "Traceback" not in one.err, one.err
+
+
 CRASHING = Case(head=acting(crash="load"))
 
 

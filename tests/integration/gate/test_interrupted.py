@@ -19,7 +19,7 @@ from perfgate.engine import tree
 from perfgate.facts import read_facts
 from perfgate.host.lock import BoxLock
 
-from .harness import GONE_S, PLAIN, Case, Done, World, acting, facts_in, finished, holds, on, wait_for
+from .harness import GONE_S, LIMIT_S, PLAIN, Case, Done, World, acting, facts_in, finished, holds, on, wait_for
 
 pytestmark = pytest.mark.timeout(1200)  # waiting for its turn counts, too
 
@@ -107,6 +107,35 @@ def test_ctrl_c_is_on_disk_before_the_clean_up_and_resumes(done: Stopped) -> Non
     assert done.first.out == ""
     assert done.resumed.code == 1
     check_resumed(done, "regression")
+
+
+def unread(world: World) -> Stopped:
+    """As `perfgate gate … 2>&1 | tee log`, where Ctrl-C ends tee as well."""
+    with in_mid_sample(world) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stderr.close()
+        os.killpg(process.pid, signal.SIGINT)
+        code = process.wait(LIMIT_S)
+    world.check_nothing_left(within_s=GONE_S)
+    facts = read_facts(world.root / "run")
+    with world.start(*PLAIN, "--resume") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stderr.close()
+        resumed = process.wait(LIMIT_S)
+    run = world.root / "run"
+    return Stopped(Done(code, "", "", run), facts, Done(resumed, "", "", run))
+
+
+@on(Case(act=unread))
+def test_a_reader_who_goes_away_changes_no_exit_code(done: Stopped) -> None:
+    assert done.first.code == 130
+    assert done.fault().text == "cancelled by SIGINT"
+    assert done.resumed.code == 0
+    check_resumed(done, "pass")
 
 
 def twice(world: World, process: subprocess.Popen[str]) -> None:
@@ -223,22 +252,26 @@ def test_killed_at_twenty_random_times(done: Stopped, seed: int) -> None:
     check_killed(done, seed)
 
 
-def a_half_pair(world: World) -> Stopped:
-    """Killed between the two launches of the first pair."""
-    with world.start(*PLAIN) as process:
-        wait_for(lambda: any(end.valid for end in ends(world)), process)
-        process.kill()
-        first = finished(process, world.root / "run")
-    world.check_all_ended(within_s=GONE_S)
-    facts = read_facts(world.root / "run")
-    return Stopped(first, facts, world.gate(*PLAIN, "--resume"))
+def a_half_pair(**shell: str) -> Callable[[World], Stopped]:
+    """Killed between the two launches of the first pair, and resumed from a shell with other variables."""
+
+    def act(world: World) -> Stopped:
+        with world.start(*PLAIN) as process:
+            wait_for(lambda: any(end.valid for end in ends(world)), process)
+            process.kill()
+            first = finished(process, world.root / "run")
+        world.check_all_ended(within_s=GONE_S)
+        facts = read_facts(world.root / "run")
+        return Stopped(first, facts, world.gate(*PLAIN, "--resume", environment=shell))
+
+    return act
 
 
 def ends(world: World) -> list[r.LaunchEnd]:
     return [fact for fact in facts_in(world.root / "run") if isinstance(fact, r.LaunchEnd) and fact.pair > 0]
 
 
-@on(Case(act=a_half_pair))
+@on(Case(act=a_half_pair()))
 def test_a_half_pair_is_completed(done: Stopped) -> None:
     begun = [fact for fact in done.resumed.facts if isinstance(fact, r.LaunchBegin) and fact.pair == 1]
     first = next(fact for fact in done.facts if isinstance(fact, r.LaunchEnd) and fact.pair == 1 and fact.valid)
@@ -265,6 +298,49 @@ def while_the_canary_hangs(world: World) -> Done:
 @on(Case(act=while_the_canary_hangs))
 def test_killed_beside_a_canary_that_hangs(done: Done) -> None:
     assert done.code == -signal.SIGKILL
+
+
+def after_the_last_pair(world: World) -> tuple[Stopped, Done]:
+    """Killed before it has a result; the box is unfit when the run goes on, and when it does so once more."""
+    first = world.gate(*PLAIN)
+    (first.folder / "result.json").unlink()
+    (world.root / "model" / "config.json").unlink()
+    stopped = Stopped(first, first.facts, world.gate(*PLAIN, "--resume"))
+    return stopped, world.gate(*PLAIN, "--resume")
+
+
+@on(Case(head=SLOWER, act=after_the_last_pair))
+def test_a_decided_run_is_concluded_whatever_the_box_is_like_now(done: tuple[Stopped, Done]) -> None:
+    stopped, again = done
+    check_resumed(stopped, "regression")
+    assert "nothing is left to measure: a regression is found" in stopped.resumed.err
+    assert (stopped.resumed.code, again.code, again.verdict) == (1, 1, "regression")
+    assert {fact.kind for fact in again.facts[len(stopped.facts) :]} == {"plan"}
+
+
+def with_another_model(world: World) -> Stopped:
+    """Somebody put other weights in the model's folder meanwhile."""
+    with in_mid_sample(world) as process:
+        process.terminate()
+        first = finished(process, world.root / "run")
+    (world.root / "model" / "weights.safetensors").write_text("new")
+    return Stopped(first, read_facts(world.root / "run"), world.gate(*PLAIN, "--resume"))
+
+
+@on(Case(act=with_another_model))
+def test_pairs_of_another_model_are_not_added(done: Stopped) -> None:
+    assert done.resumed.code == 2
+    assert "the models of baseline have changed since → measure anew" in done.resumed.one_line()
+    assert {fact.kind for fact in done.resumed.facts[len(done.facts) :]} == {"plan"}
+
+
+@on(Case(act=a_half_pair(LC_ALL="C")))
+def test_a_half_pair_from_another_shell_is_measured_afresh(done: Stopped) -> None:
+    given = {fact.id: fact.given["LC_ALL"] for fact in done.resumed.facts if isinstance(fact, r.LaunchBegin)}
+    pair = next(fact for fact in done.resumed.facts if isinstance(fact, r.Pair))
+    assert (given[pair.base], given[pair.head]) == ("C", "C")
+    assert "C.UTF-8" in given.values()
+    check_resumed(done, "pass")
 
 
 # ------------------------------------------------------------------------------------------ a full disk

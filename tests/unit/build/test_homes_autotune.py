@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from perfgate.build import BuiltSide
 from perfgate.build.autotune import capture_seed, find_seed, mode_for, plant_seed, remove_results, results_hash
-from perfgate.build.homes import Home, content_of, copy_files, home_for, mark_warm
+from perfgate.build.homes import Home, content_of, copy_files, home_for, mark_warm, read_home
 from perfgate.build.store import Store
 from perfgate.config import Caches
 from perfgate.errors import PerfgateError
@@ -61,6 +62,37 @@ def test_a_home_is_cold_for_a_recipe_until_it_has_served_it(store: Store, tmp_pa
     assert _home(store, tmp_path).cold_for("eagle3")
 
 
+def _leave_nothing(_: Path) -> None:
+    pass
+
+
+def _leave_a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _leave_a_link(path: Path) -> None:
+    path.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("leave", [_leave_nothing, Path.touch, _leave_a_pipe, _leave_a_link, Path.mkdir])
+def test_whatever_lies_in_the_place_of_a_temporary_folder(
+    store: Store, tmp_path: Path, leave: Callable[[Path], None]
+) -> None:
+    tmp = _home(store, tmp_path).path / "tmp"
+    remove_tree(tmp)
+    leave(tmp)
+    _home(store, tmp_path)
+    assert tmp.is_dir()
+    assert not tmp.is_symlink()
+
+
+def test_a_temporary_folder_that_was_locked_is_open_again(store: Store, tmp_path: Path) -> None:
+    tmp = _home(store, tmp_path).path / "tmp"
+    tmp.chmod(0)
+    _home(store, tmp_path)
+    assert tmp.stat().st_mode & 0o777 == 0o700
+
+
 def test_content_is_names_and_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name / "d").mkdir(parents=True)
@@ -109,6 +141,13 @@ def test_fresh_removes_results_and_nothing_else(store: Store, tmp_path: Path) ->
     assert results_hash(home.path) is None
     assert (home.path / ".cache" / "triton" / "kernel.cubin").exists()
     assert remove_results(home) == 0
+
+
+def test_results_in_a_home_that_was_locked_are_removed_too(users_folder: Path) -> None:
+    home = _home(Store(users_folder / "state", Caches()), users_folder)
+    _tune(home, "drawn")
+    home.path.chmod(0)
+    assert remove_results(read_home(home.path)) == 1
 
 
 def test_a_seed_is_the_same_for_every_launch_of_both_sides(store: Store, tmp_path: Path) -> None:

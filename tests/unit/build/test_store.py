@@ -135,3 +135,34 @@ def test_the_reserve_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     _store(tmp_path, min_free_gb=4).make_room(6)
     with pytest.raises(NoSpace, match=r"10\.0 GB free, 11\.0 GB needed"):
         _store(tmp_path, min_free_gb=5).make_room(6)
+
+
+def _locked(entry: Path) -> None:
+    """What a server may leave in its HOME: a folder that its owner cannot read."""
+    (entry / "locked").mkdir()
+    (entry / "locked" / "data").write_bytes(b"x" * MB)
+    (entry / "locked").chmod(0)
+
+
+def test_a_locked_folder_in_one_home_keeps_nobody_from_evicting(users_folder: Path) -> None:
+    with _store(users_folder) as store:
+        _locked(_fill(store, "homes", "locked", MB, 1.0))
+        _fill(store, "homes", "other", MB, 2.0)
+    assert _store(users_folder).evict().size >= 2 * MB
+    small = _store(users_folder, max_gb=0.0015)
+    assert [item.name for item in small.evict().removed] == ["locked"]
+    assert _left(small) == ["other"]
+
+
+def test_what_cannot_be_removed_is_told_and_the_next_goes(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def discard(entry: Path) -> None:
+        if entry.name == "n1":
+            raise OSError(39, "Directory not empty", str(entry))
+        shutil.rmtree(entry)
+
+    monkeypatch.setattr("perfgate.build.store.discard", discard)
+    eviction = full.evict()
+    assert [item.name for item in eviction.removed] == ["n2", "n3"]
+    (stuck,) = eviction.stuck
+    assert stuck.startswith("trees/n1: ")
+    assert "not empty" in stuck

@@ -85,12 +85,16 @@ class TableBench:
         self.kinds = kinds or {}
         self.wall_s = wall_s
         self.launched: list[str] = []
+        self.shell: dict[str, str] = {}
+
+    def given(self, order: LaunchOrder) -> dict[str, str]:
+        return {**self.shell, "PERFGATE_PROBE_LAUNCH": order.id} if self.shell else {}
 
     def launch(self, order: LaunchOrder) -> r.LaunchEnd:
         self.launched.append(order.id)
         head = {**dataclasses.asdict(order), "id": order.id}
         self.notebook.append(
-            r.LaunchBegin(**head, sha="a" * 40, build="k", argv=(), given={}, port=1, log="log")  # type: ignore[arg-type]
+            r.LaunchBegin(**head, sha="a" * 40, build="k", argv=(), given=self.given(order), port=1, log="log")  # type: ignore[arg-type]
         )
         blame = self.blames(order)
         fails = blame is not None or self.fails(order)

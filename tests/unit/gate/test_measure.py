@@ -11,9 +11,11 @@ import pytest
 from perfgate import gate, measure
 from perfgate import records as r
 from perfgate.engine.faults import ServerNotFreed
+from perfgate.environment import assess_environment
+from perfgate.facts import FACTS_FILE
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import cost_of, judge_run, minutes_spent
-from perfgate.measure import LaunchOrder, Measuring, orders
+from perfgate.measure import LaunchOrder, Measuring, go_on, orders
 
 from .builders import TableBench, a_notebook, a_plan
 
@@ -174,6 +176,34 @@ def test_a_half_pair_of_another_boot_or_too_old_is_measured_afresh(
         assert unpaired == [f"baseline/p01/{first.value}/a1"]
 
 
+@pytest.mark.parametrize(
+    ("now", "reused"),
+    [
+        ({"PATH": "/usr/bin", "LANG": "C"}, True),
+        ({"PATH": "/opt/other/bin:/usr/bin", "LANG": "C"}, False),
+        ({"PATH": "/usr/bin"}, False),
+        ({"PATH": "/usr/bin", "LANG": "C", "CUDA_MODULE_LOADING": "EAGER"}, False),
+    ],
+)
+def test_a_half_pair_is_completed_only_from_a_shell_that_gives_its_partner_the_same(
+    tmp_path: Path, now: dict[str, str], reused: bool
+) -> None:
+    with a_notebook(tmp_path) as notebook:
+        first = notebook.run().recipe("baseline").first_orders[0]
+        bench = TableBench(notebook, steady)
+        bench.shell = {"PATH": "/usr/bin", "LANG": "C"}
+        killed_after(bench, 1)
+        with pytest.raises(Killed):
+            Measuring(notebook, bench).until_decided()
+        bench = TableBench(notebook, steady)
+        bench.shell = now
+        Measuring(notebook, bench).until_decided()
+        assert (f"baseline/p01/{first.value}/a2" not in bench.launched) is reused
+        run = notebook.run()
+    assert assess_environment(run).disturbances == ()
+    assert judge_run(run).verdict is r.Verdict.PASS
+
+
 def test_faults_before_a_resumed_plan_no_longer_count(tmp_path: Path) -> None:
     with a_notebook(tmp_path) as notebook:
         notebook.append(r.Fault(id="f", code="disk_full", text="no space left", blame=r.Blame.BOX))
@@ -181,6 +211,84 @@ def test_faults_before_a_resumed_plan_no_longer_count(tmp_path: Path) -> None:
         notebook.append(dataclasses.replace(a_plan(), id="plan"))
         Measuring(notebook, TableBench(notebook, steady)).until_decided()
         assert judge_run(notebook.run()).verdict is r.Verdict.PASS
+
+
+def a_fault(code: str, blame: r.Blame, side: r.Side | None = None) -> r.Fault:
+    return r.Fault(id=f"fault/{code}", code=code, text=f"told by {code}", blame=blame, side=side)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+def test_a_run_that_was_killed_after_its_last_pair_needs_no_box(tmp_path: Path, loss: float) -> None:
+    """Nor does one that was cancelled then, or that an unfit box kept from going on."""
+    whole, bench = measured(tmp_path, lambda notebook: TableBench(notebook, slower_by(loss)))
+    with measure.Notebook(tmp_path) as notebook:
+        notebook.append(measure.stopped("cancelled by SIGINT"))
+        notebook.append(a_fault(r.DOCTOR_FAULT, r.Blame.BOX))
+        step = go_on(notebook, a_plan())
+        again = judge_run(notebook.run())
+    assert step.recipe is None
+    assert (again.verdict, again.reason, again.cost.launches) == (whole.verdict, whole.reason, len(bench.launched))
+
+
+@pytest.mark.parametrize("launches", range(4))
+def test_a_run_with_a_pair_to_measure_goes_on(tmp_path: Path, launches: int) -> None:
+    with a_notebook(tmp_path) as notebook:
+        bench = TableBench(notebook, slower_by(0.2))
+        killed_after(bench, launches)
+        with pytest.raises(Killed):
+            Measuring(notebook, bench).until_decided()
+    with measure.Notebook(tmp_path) as notebook:
+        assert go_on(notebook, a_plan()).recipe is not None
+
+
+@pytest.mark.parametrize(("launches", "recipe"), [(7, "eagle3"), (8, None)])
+def test_a_calibration_is_measured_once_all_its_pairs_are(tmp_path: Path, launches: int, recipe: str | None) -> None:
+    """Two pairs of each recipe, whatever the judge would say."""
+    plan = a_plan(calibration=True, limits=dataclasses.replace(a_plan().limits, max_pairs=2))
+    with a_notebook(tmp_path, plan) as notebook:
+        bench = TableBench(notebook, slower_by(0.3))
+        killed_after(bench, launches)
+        if launches < 8:
+            with pytest.raises(Killed):
+                Measuring(notebook, bench).all_pairs()
+        else:
+            Measuring(notebook, bench).all_pairs()
+    with measure.Notebook(tmp_path) as notebook:
+        assert go_on(notebook, plan).recipe == recipe
+
+
+def test_a_run_begins_with_its_plan(tmp_path: Path) -> None:
+    with measure.Notebook(tmp_path) as notebook:
+        assert go_on(notebook, a_plan()).recipe == "baseline"
+        assert [fact.kind for fact in notebook.facts] == ["plan"]
+
+
+def test_without_time_to_try_again_what_had_gone_wrong_stands(tmp_path: Path) -> None:
+    limits = r.Limits(max_pairs=6, min_pairs_to_fail=2, minutes=5, alpha=0.01, beta=0.05)
+    plan = a_plan(limits=limits)
+    whole, _ = measured(
+        tmp_path,
+        lambda notebook: TableBench(notebook, steady, fails=lambda o: o.recipe == "eagle3" and o.side is r.Side.HEAD),
+        plan,
+    )
+    assert (whole.verdict, whole.failed_side) == (r.Verdict.BENCH_FAILED, r.Side.HEAD)
+    for _ in range(2):
+        with measure.Notebook(tmp_path) as notebook:
+            assert go_on(notebook, plan).out_of_time
+            again = judge_run(notebook.run())
+        assert (again.verdict, again.failed_side, again.reason) == (whole.verdict, whole.failed_side, whole.reason)
+
+
+def test_a_run_out_of_time_says_so_when_it_goes_on(tmp_path: Path) -> None:
+    plan = a_plan(limits=r.Limits(max_pairs=6, min_pairs_to_fail=2, minutes=5, alpha=0.01, beta=0.05))
+    measured(tmp_path, lambda notebook: TableBench(notebook, slower_by(0.04)), plan)
+    facts = tmp_path / FACTS_FILE
+    facts.write_text("".join(line for line in facts.read_text().splitlines(True) if '"kind":"fault"' not in line))
+    with measure.Notebook(tmp_path) as notebook:  # it was killed just before it said so
+        assert go_on(notebook, plan).out_of_time
+        result = judge_run(notebook.run())
+    assert result.verdict is r.Verdict.INCONCLUSIVE
+    assert "measuring ended at the limit of 5 minutes" in result.reason
 
 
 def test_what_the_box_spoiled_does_not_count_against_a_side(tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""What a server leaves in its HOME ends no gate: neither its own, nor those of others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfgate.bench import _empty, _regular_files
+from perfgate.build.store import Eviction, Store
+from perfgate.errors import PerfgateError
+from perfgate.gate import _tidy
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_link(path: Path) -> None:
+    path.symlink_to("elsewhere")
+
+
+def locked(path: Path) -> None:
+    (path / "deeper").mkdir(parents=True)
+    (path / "deeper").chmod(0)
+    path.chmod(0)
+
+
+@pytest.mark.parametrize("left", [a_pipe, a_link, locked, Path.touch, Path.mkdir])
+def test_a_folder_is_emptied_whatever_was_left_in_its_place(users_folder: Path, left: Callable[[Path], None]) -> None:
+    folder = users_folder / "nccl"
+    left(folder)
+    _empty(folder)
+    assert not folder.is_symlink()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_emptied_is_named(users_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("perfgate.bench.remove_tree", refuse)
+    with pytest.raises(PerfgateError, match="cannot be emptied: too deep"):
+        _empty(users_folder / "nccl")
+
+
+def test_a_locked_folder_holds_no_logs(users_folder: Path) -> None:
+    home = users_folder / "home"
+    (home / "nccl").mkdir(parents=True)
+    (home / "nccl" / "log").touch()
+    assert _regular_files(home / "nccl") == [home / "nccl" / "log"]
+    (home / "nccl").chmod(0)
+    assert _regular_files(home / "nccl") == []
+    home.chmod(0)
+    assert _regular_files(home / "nccl") == []
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied", "x"), PerfgateError("no room")])
+def test_a_result_stands_although_the_state_directory_is_not_tidied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def evict(_: Store) -> Eviction:
+        raise error
+
+    monkeypatch.setattr(Store, "evict", evict)
+    told: list[str] = []
+    _tidy(Store(tmp_path), told.append)
+    assert told == [f"the state directory could not be tidied: {error}"]
+
+
+def test_what_stays_in_the_state_directory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "evict", lambda _: Eviction(stuck=("homes/a: too deep",)))
+    told: list[str] = []
+    _tidy(Store(tmp_path), told.append)
+    assert told == ["the state directory could not be tidied: homes/a: too deep"]
