@@ -308,6 +308,7 @@ def test_a_clock_that_is_set_meanwhile_moves_nothing(
         stream = ask(server)
         gap = stream_module._clock_gap
         monkeypatch.setattr(stream_module, "_clock_gap", lambda: gap() + 0.1)  # stamps seem to be 0.1 s older
+        time.sleep(0.2)  # and yet as if they came after the question
         moved.set()
         answer = whole(stream)
     assert answer.first_tokens == 1
