@@ -40,7 +40,7 @@ def test_a_slower_verify_step_is_a_regression_of_speculation_alone(done: Done) -
     assert done.metric("tok_s", "eagle3")["verdict"] == "regression"
     assert done.metric("tok_s", "baseline")["verdict"] == "pass"
     assert done.metric("verify_ms", "eagle3")["change"] > 0.5
-    assert "eagle3 tok_s" in done.result["reason"]
+    assert "eagle3 tok/s" in done.result["reason"]
     worst = next(one for one in done.result["decomposition"] if one["recipe"] == "eagle3")
     assert "verify" in str(worst)
 
