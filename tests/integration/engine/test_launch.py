@@ -140,7 +140,7 @@ def test_what_a_hook_finds_wrong_makes_the_launch_not_valid(make: Make) -> None:
 def test_gpus_that_are_not_freed_make_the_launch_not_valid_and_end_the_measuring(make: Make) -> None:
     facts: list[Fact] = []
     with pytest.raises(GpusNotFreed):
-        run_launch(make(stop_s=1.0).plan(), facts.append, gpus_free=lambda: False)
+        run_launch(make(stop_s=3.0).plan(), facts.append, gpus_free=lambda: False)
     end = facts[-1]
     assert isinstance(end, LaunchEnd)
     assert (end.valid, end.code, end.blame) == (False, "gpus_not_freed", Blame.BOX)
@@ -238,7 +238,7 @@ Run = Callable[[LaunchPlan], LaunchEnd]
 
 def test_a_second_launch_of_the_same_home_has_its_own_noise(make: Make) -> None:
     """What the gate's tests build on: noise differs from launch to launch."""
-    bench = make(noise_sd=0.3, token_ms=4.0)
+    bench = make(noise_sd=1.0, token_ms=4.0)
     speeds = []
     for _ in range(2):
         facts: list[Fact] = []

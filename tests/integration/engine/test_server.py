@@ -251,7 +251,7 @@ def test_gpus_are_waited_for(make: Make, serving: Start) -> None:
 
 
 def test_gpus_that_never_become_free_are_the_boxs_fault(make: Make, serving: Start) -> None:
-    server = serving(make(stop_s=1.0).spec(), gpus_free=lambda: False)
+    server = serving(make(stop_s=3.0).spec(), gpus_free=lambda: False)
     server.wait_ready()
     with pytest.raises(GpusNotFreed) as caught:
         server.stop()

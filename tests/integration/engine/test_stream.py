@@ -19,6 +19,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from perfgate.engine import stream as stream_module
+from perfgate.engine import tree
 from perfgate.engine.answers import Answer, AnswerReader
 from perfgate.engine.asking import Asking, body_of, get, post, status_of
 from perfgate.engine.faults import ClientError
@@ -28,12 +29,13 @@ from perfgate.records import Blame
 TOKENS = 16
 STEP_S = 0.02
 CLOCKS_S = 0.001  # between two clocks, one turned into the other
-READ_S = 0.1  # for a reader that is woken on a busy box
+SO_TIMESTAMPNS = 35  # the tests' own: they take it from the module under test
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 PLAIN = HEAD + b"\r\n"
 
-Piece = tuple[float, bytes]  # seconds to wait, what is sent then
+Until = float | Callable[[], bool]  # seconds, or what has to have happened: a busy box can be late for any second
+Piece = tuple[Until, bytes]  # what is waited for, what is sent then
 
 
 class Sent(NamedTuple):
@@ -42,13 +44,22 @@ class Sent(NamedTuple):
     before: float
     after: float
 
-    def holds(self, at: float | None, late_s: float = 0.0) -> bool:
-        return at is not None and self.before - CLOCKS_S <= at <= self.after + CLOCKS_S + late_s
+    def holds(self, at: float | None, until: Sent | None = None) -> bool:
+        """Whether it is the time of this piece, or of one of those up to `until`."""
+        return at is not None and self.before - CLOCKS_S <= at <= (until or self).after + CLOCKS_S
+
+
+class Read(NamedTuple):
+    """What was read together: the time that it was given, and when that was."""
+
+    reader: AnswerReader
+    at: float
+    noted: float
 
 
 @dataclass
 class Scripted:
-    """Answers each connection with the same pieces, and notes when it sent them."""
+    """Answers each connection with the same pieces, and notes when it sent them, and last when it closed it."""
 
     pieces: Sequence[Piece]
     closes: bool = True
@@ -93,8 +104,8 @@ class Scripted:
                 if not (piece := connection.recv(65536)):
                     return
                 asked += piece
-            for pause, data in self.pieces:
-                self.stop.wait(pause)
+            for until, data in self.pieces:
+                self._wait(until)
                 before = time.monotonic()
                 with suppress(OSError):
                     connection.sendall(data)
@@ -103,6 +114,20 @@ class Scripted:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             if not self.closes:
                 self.stop.wait(30)
+            before = time.monotonic()
+            connection.close()
+            times.append(Sent(before, time.monotonic()))
+
+    def _wait(self, until: Until) -> None:
+        if not callable(until):
+            self.stop.wait(until)
+            return
+        while not until() and not self.stop.wait(0.002):
+            pass
+
+    def has_sent(self, pieces: int) -> Callable[[], bool]:
+        """Whether so many have gone out on the first connection."""
+        return lambda: bool(self.sent) and len(self.sent[0]) >= pieces
 
 
 def event(tokens: int, of: int = TOKENS, text: str = "x") -> bytes:
@@ -129,6 +154,32 @@ def answering(head: bytes = CHUNKED, framed: Callable[[bytes], bytes] = chunk, t
     return [(0.0, head), *events, (0.1, end)]
 
 
+def in_lockstep(begin: Callable[[], bool], reads: Sequence[Read]) -> list[Piece]:
+    """Each event, and the end mark, only when the one before has been read: nothing is ever read together."""
+
+    def read(count: int) -> Callable[[], bool]:
+        return lambda: len(reads) >= count
+
+    events: list[Piece] = [(read(number - 1), chunk(event(number))) for number in range(2, TOKENS + 1)]
+    return [(0.0, CHUNKED), (begin, chunk(event(1))), *events, (read(TOKENS), chunk(DONE) + b"0\r\n\r\n")]
+
+
+def wait_for_stamps() -> None:
+    """Until the kernel notes times: to begin with it takes it a moment."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as sender,
+        listener.accept()[0] as receiver,
+    ):
+        receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+
+        def stamped() -> bool:
+            sender.send(b"x")
+            return bool(receiver.recvmsg(1, 64)[1])
+
+        assert tree.wait_until(stamped, 30)
+
+
 @pytest.fixture
 def ask() -> Iterator[Callable[..., Stream]]:
     """`ask(scripted)` opens a stream; all are closed in the end."""
@@ -140,7 +191,7 @@ def ask() -> Iterator[Callable[..., Stream]]:
         return Stream(opened[-1], AnswerReader(asked_at), limit_s)
 
     with kernel_stamps():
-        time.sleep(0.05)  # it takes the kernel a moment
+        wait_for_stamps()
         yield asking
     for reply in opened:
         reply.close()
@@ -159,114 +210,158 @@ def whole(stream: Stream) -> Answer:
 def together(*servers: Scripted, limit_s: float = 30.0) -> list[Answer]:
     """One wave, a request to each."""
     with kernel_stamps():
-        time.sleep(0.05)
+        wait_for_stamps()
         with Asking(HTTPAdapter(), [post(server.url, {}) for server in servers], limit_s) as asking:
             return [reader.finish(TOKENS) for reader in read_answers(asking)]
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Times of what was read together."""
-    times: list[float] = []
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Read]:
+    """What was read together, each once its time is known to the reader."""
+    seen: list[Read] = []
     mark = AnswerReader.mark
 
-    def noted(self: AnswerReader, at: float) -> None:
-        times.append(at)
+    def noting(self: AnswerReader, at: float) -> None:
+        noted = time.monotonic()
         mark(self, at)
+        seen.append(Read(self, at, noted))
 
-    monkeypatch.setattr(AnswerReader, "mark", noted)
-    return times
+    monkeypatch.setattr(AnswerReader, "mark", noting)
+    return seen
+
+
+def as_read(at: float | None, sent: Sent, reads: Sequence[Read]) -> bool:
+    """Whether this time of a piece lies between its sending and its reading, however late that was."""
+    return any(at == read.at and sent.before - CLOCKS_S <= at <= read.noted for read in reads)
 
 
 @pytest.mark.parametrize(("head", "framed"), [(CHUNKED, chunk), (PLAIN, plain)])
 def test_times_are_those_of_the_bytes_and_not_of_their_reading(
-    ask: Callable[..., Stream], reads: list[float], head: bytes, framed: Callable[[bytes], bytes]
+    ask: Callable[..., Stream], reads: list[Read], head: bytes, framed: Callable[[bytes], bytes]
 ) -> None:
     with Scripted(answering(head, framed)) as server:
         answer = whole(ask(server))
-    *_, last, end = server.sent[0]
+    *_, last, _end, closed = server.sent[0]
     assert server.sent[0][answer.first_tokens].holds(answer.first_at)
-    gone = end.after - last.after + READ_S  # the end mark and the FIN are read with the last event
-    assert last.holds(answer.last_at, late_s=gone)
+    assert last.holds(answer.last_at, until=closed)  # the end mark and the FIN are read with the last event
     assert len(reads) < TOKENS / 2  # most tokens woke nobody
     assert answer.tokens == TOKENS
 
 
-def test_a_first_event_that_is_read_late_has_the_time_at_which_it_came(ask: Callable[..., Stream]) -> None:
-    with Scripted([(0.0, CHUNKED), (0.05, chunk(event(1))), (0.5, chunk(event(TOKENS)) + chunk(DONE))]) as server:
+def test_a_first_event_that_is_read_late_has_the_time_at_which_it_came(
+    ask: Callable[..., Stream], reads: list[Read]
+) -> None:
+    asked = threading.Event()  # only then, else it may come with the headers
+    end = chunk(event(TOKENS)) + chunk(DONE)
+    with Scripted([(0.0, CHUNKED), (asked.is_set, chunk(event(1))), (lambda: bool(reads), end)]) as server:
         stream = ask(server)
-        time.sleep(0.3)  # a client that got no core
+        asked.set()
+        assert tree.wait_until(server.has_sent(2), 30)
+        time.sleep(0.1)  # a client that got no core
         answer = whole(stream)
-    assert server.sent[0][1].holds(answer.first_at)
-    assert server.sent[0][2].holds(answer.last_at, late_s=READ_S)  # the FIN may be read with it
+    _, first, last, closed = server.sent[0]
+    assert first.holds(answer.first_at)
+    assert last.holds(answer.last_at, until=closed)  # the FIN may be read with it
 
 
 @pytest.mark.parametrize("joined", [True, False])
-def test_of_several_events_read_late_the_newest_counts_with_its_time(ask: Callable[..., Stream], joined: bool) -> None:
+def test_of_several_events_read_late_the_newest_counts_with_its_time(
+    ask: Callable[..., Stream], reads: list[Read], joined: bool
+) -> None:
     """Also where the first of them came with the headers, which another reader takes."""
     pieces = answering()
     if joined:
         pieces[:2] = [(0.0, CHUNKED + chunk(event(1)))]
-    with Scripted([*pieces[:5], (0.5, pieces[5][1]), *pieces[6:]]) as server:
+    asked = threading.Event()  # so not all of them come with the headers
+    pieces[4:6] = [(asked.is_set, pieces[4][1]), (lambda: bool(reads), pieces[5][1])]
+    with Scripted(pieces) as server:
         stream = ask(server)
-        time.sleep(0.3)
+        asked.set()
+        assert tree.wait_until(server.has_sent(5), 30)
+        time.sleep(0.1)
         answer = whole(stream)
-    count = answer.first_tokens
-    assert count > 1
-    assert server.sent[0][count - 1 if joined else count].holds(answer.first_at)
-    assert answer.decode_tokens == TOKENS - count
+    assert answer.first_tokens == (5 if joined else 4)
+    assert server.sent[0][4].holds(answer.first_at)
+    assert answer.decode_tokens == TOKENS - answer.first_tokens
 
 
 def test_a_kernel_without_times_makes_every_piece_count_as_it_is_read(
-    ask: Callable[..., Stream], reads: list[float], monkeypatch: pytest.MonkeyPatch
+    ask: Callable[..., Stream], reads: list[Read], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_module, "SO_TIMESTAMPNS", socket.SO_KEEPALIVE)  # an option that tells nothing
-    with Scripted(answering()) as server:
-        answer = whole(ask(server))
-    assert len(reads) >= TOKENS / 2
-    assert server.sent[0][1].holds(answer.first_at, late_s=READ_S)
-    assert server.sent[0][-2].holds(answer.last_at, late_s=READ_S)
+    asked = threading.Event()
+    with Scripted(in_lockstep(asked.is_set, reads)) as server:
+        stream = ask(server)
+        asked.set()
+        answer = whole(stream)
+    assert len(reads) >= TOKENS
+    assert answer.first_tokens == 1
+    assert as_read(answer.first_at, server.sent[0][1], reads)
+    assert as_read(answer.last_at, server.sent[0][TOKENS], reads)
 
 
 def test_a_clock_that_is_set_meanwhile_moves_nothing(
-    ask: Callable[..., Stream], reads: list[float], monkeypatch: pytest.MonkeyPatch
+    ask: Callable[..., Stream], reads: list[Read], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pieces = answering()
-    pieces[1] = (0.3, pieces[1][1])
-    with Scripted(pieces) as server:
+    moved = threading.Event()
+    with Scripted(in_lockstep(moved.is_set, reads)) as server:
         stream = ask(server)
         gap = stream_module._clock_gap
         monkeypatch.setattr(stream_module, "_clock_gap", lambda: gap() + 0.1)  # stamps seem to be 0.1 s older
+        time.sleep(0.2)  # and yet as if they came after the question
+        moved.set()
         answer = whole(stream)
-    assert server.sent[0][1].holds(answer.first_at, late_s=READ_S)
-    assert server.sent[0][-2].holds(answer.last_at, late_s=READ_S)
-    assert len(reads) >= TOKENS / 2  # what cannot be timed afterwards is timed at once
+    assert answer.first_tokens == 1
+    assert as_read(answer.first_at, server.sent[0][1], reads)
+    assert as_read(answer.last_at, server.sent[0][TOKENS], reads)
+    assert len(reads) >= TOKENS  # what cannot be timed afterwards is timed at once
 
 
-def test_all_are_read_when_one_ends() -> None:
+def test_all_are_read_when_one_ends(reads: list[Read], monkeypatch: pytest.MonkeyPatch) -> None:
     """So the tokens of each are known at the moment at which the first one ends."""
-    short = [(0.0, CHUNKED), (0.0, chunk(event(1))), (0.325, chunk(event(TOKENS)) + chunk(DONE) + b"0\r\n\r\n")]
-    slow = [(0.0, CHUNKED), *[(0.05, chunk(event(number))) for number in range(1, 7)]]
-    fast = [(0.0, chunk(event(number))) for number in range(7, TOKENS + 1)]  # a second's pause, then all the others
-    pause = [(1.0, b"")]
-    with Scripted(short) as one, Scripted([*slow, *pause, *fast, (0.0, chunk(DONE))]) as other:
+    monkeypatch.setattr(stream_module, "LOOK_S", 60.0)  # nothing else wakes the reader in time
+
+    def both_began() -> bool:
+        return len({id(read.reader) for read in reads}) == 2
+
+    def six_were_sent() -> bool:
+        return other.has_sent(1 + 6)()
+
+    def all_were_read() -> bool:
+        """The end of the one, and then the six tokens of the other."""
+        counts = {count for read in reads for _, count in read.reader.answer.counts[-1:]}
+        return {6, TOKENS} <= counts
+
+    begin = [(0.0, CHUNKED), (0.0, chunk(event(1)))]
+    end = chunk(event(TOKENS)) + chunk(DONE) + b"0\r\n\r\n"
+    until_six = [(both_began, chunk(event(2))), *[(0.0, chunk(event(number))) for number in range(3, 7)]]
+    after_six = [(all_were_read, chunk(event(7))), *[(0.0, chunk(event(number))) for number in range(8, TOKENS + 1)]]
+    with (
+        Scripted([*begin, (six_were_sent, end)]) as one,
+        Scripted([*begin, *until_six, *after_six, (0.0, chunk(DONE))]) as other,
+    ):
         first, second = together(one, other)
     assert first.last_at is not None
-    truly = sum(sent.after <= first.last_at for sent in other.sent[0][1:7])
-    assert abs(second.tokens_at(first.last_at) - truly) <= 2
+    assert [count for at, count in second.counts if at <= first.last_at][-1] == 6
 
 
 @pytest.mark.parametrize("stamps", [True, False])
-def test_one_that_ends_before_another_begins_is_read_in_time(stamps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_ends_before_another_begins_is_read_in_time(
+    stamps: bool, reads: list[Read], monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not stamps:
         monkeypatch.setattr(stream_module, "SO_TIMESTAMPNS", socket.SO_KEEPALIVE)
-    late = [(0.8, CHUNKED), *answering()[1:]]  # even its headers come late
+
+    def one_was_read() -> bool:
+        return any(read.reader.ended for read in reads)
+
+    late = [(one_was_read, CHUNKED), *answering()[1:]]  # even its headers come late
     with Scripted(answering()) as one, Scripted(late) as other:
         first, second = together(one, other)
-    end = one.sent[0][-1]
     assert first.last_at is not None
-    assert first.last_at < end.after + READ_S
-    assert other.sent[0][1].holds(second.first_at, late_s=READ_S)
+    assert first.last_at <= other.sent[0][0].before
+    assert as_read(first.last_at, one.sent[0][TOKENS], reads)
+    assert as_read(second.first_at, other.sent[0][second.first_tokens], reads)
 
 
 def test_headers_that_never_end_are_a_hung_server() -> None:
@@ -311,12 +406,13 @@ def test_a_reply_that_comes_too_late_is_closed(monkeypatch: pytest.MonkeyPatch) 
     closed: list[requests.Response] = []
     close = requests.Response.close
     monkeypatch.setattr(requests.Response, "close", lambda self: (closed.append(self), close(self))[1])
-    with Scripted([(0.4, CHUNKED)], closes=False) as late, Scripted([(0.0, b"no\r\n\r\n")]) as wrong:
+    given_up = threading.Event()
+    with Scripted([(given_up.is_set, CHUNKED)], closes=False) as late, Scripted([(0.0, b"no\r\n\r\n")]) as wrong:
         with pytest.raises(ClientError):
             together(late, wrong)
         assert not closed
-        time.sleep(0.8)
-        assert len(closed) == 1
+        given_up.set()
+        assert tree.wait_until(lambda: len(closed) == 1, 30)
 
 
 def test_a_body_is_read_within_its_bounds() -> None:
@@ -383,16 +479,16 @@ def test_long_answers_are_read_before_they_fill_the_kernels_room(
     monkeypatch.setattr(stream_module, "LOOK_S", 30.0)
     with Scripted(answering(text="x" * 20_000)) as server:
         answer = whole(ask(server))
-    _, first, *_, last, end = server.sent[0]
-    assert last.after - first.after < 3 * STEP_S * TOKENS  # nobody made the server wait
-    assert last.holds(answer.last_at, late_s=end.after - last.after + READ_S)
+    _, first, *_, last, _end, closed = server.sent[0]
+    assert last.after - first.after < 10  # nobody made the server wait until the next look
+    assert last.holds(answer.last_at, until=closed)
 
 
 def test_silence_and_slowness_are_told_apart(ask: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "LOOK_S", 0.1)
     monkeypatch.setattr(stream_module, "SILENT_S", 0.5)
     silent = [(0.0, CHUNKED), (0.0, chunk(event(1)))]
-    slow = [(0.0, CHUNKED), *[(0.2, chunk(event(1)))] * 100]
+    slow = [(0.0, CHUNKED), *[(0.02, chunk(event(1)))] * 1000]  # far from silent, also where some come late
     for pieces, code in ((silent, "answer_hung"), (slow, "answer_slow")):
         with Scripted(pieces, closes=False) as server, pytest.raises(ClientError) as caught:
             whole(ask(server, limit_s=1.0))

@@ -18,7 +18,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -206,6 +206,7 @@ class World:
         (self.root / "model" / "config.json").write_text("{}\n")
         self.write_config()
         self.untouched = snapshot(self.repository.path)
+        WORLDS.append(self)
 
     # ------------------------------------------------------------------------------------------ files
 
@@ -298,7 +299,8 @@ class World:
     def leftovers(self) -> list[str]:
         """In words, what a run has left on the box."""
         left = [f"process {line}" for line in processes_of(self.root, self.state)]
-        left += [f"port {port}" for port in self.ports() if not tree.port_free(port)]
+        busy = {port for port in self.ports() if not tree.port_free(port)}
+        left += [f"port {port}" for port in sorted(busy - (self.ports_of_others() if busy else set()))]
         holder = current_holder(self.lock)
         left += [f"lock held by {holder}"] if holder else []
         left += [f"record {path.name}" for path in self.state.glob("running/launch-*")]
@@ -311,8 +313,21 @@ class World:
         return [path for path in (*self.root.iterdir(), *inside) if is_run(path)]
 
     def ports(self) -> set[int]:
-        begun = [fact for run in self.runs() for fact in read_facts(run) if isinstance(fact, LaunchBegin)]
-        return {fact.port for fact in begun}
+        return ports_begun(self.runs())
+
+    def ports_of_others(self) -> set[int]:
+        """Ports are drawn at random: another world's server may live on one that was this world's before."""
+        others = {run for world in WORLDS if world is not self and world.root.exists() for run in world.runs()}
+        return ports_begun(others - set(self.runs()))
+
+
+WORLDS: list[World] = []
+"""All that were made in this test run; some are at work at the same time."""
+
+
+def ports_begun(runs: Iterable[Path]) -> set[int]:
+    begun = [fact for run in runs for fact in read_facts(run) if isinstance(fact, LaunchBegin)]
+    return {fact.port for fact in begun}
 
 
 def as_yaml(value: Mapping[str, Any]) -> str:

@@ -47,7 +47,7 @@ def test_a_failure_carries_code_and_output(tmp_path: Path) -> None:
 
 def test_a_step_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
     with pytest.raises(StepFailed) as error:
-        _runner(tmp_path, 0.5).run(_step("sleep 1000 & echo $! > child; wait", tmp_path))
+        _runner(tmp_path, 3.0).run(_step("sleep 1000 & echo $! > child; wait", tmp_path))
     assert error.value.code is None
     assert _ends(int((tmp_path / "child").read_text()))
 

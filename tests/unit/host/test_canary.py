@@ -39,26 +39,26 @@ def test_one_process_serves_all_readings_and_is_gone_afterwards() -> None:
     assert not psutil.pid_exists(pid)
 
 
-def program(tmp_path: Path, text: str) -> CanarySetup:
+def program(tmp_path: Path, text: str, limit_s: float = 30.0) -> CanarySetup:
     """A canary that is something else."""
     python = tmp_path / "python"
     python.write_text(f"#!{sys.executable}\n{text}")
     python.chmod(0o755)
-    return replace(SETUP, python=python, limit_s=1.5)
+    return replace(SETUP, python=python, limit_s=limit_s)
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "limit_s", "why"),
     [
-        ("import sys; sys.exit(3)", "status 3|Broken pipe"),
-        ("print('not json', flush=True); input(); input()", "gave no answer"),
-        ("print('[]', flush=True); input(); input()", "gave no answer"),
-        ('print(\'{"readings": {"a": ["x"]}, "notes": []}\', flush=True); input(); input()', "gave no answer"),
-        ("import time; time.sleep(60)", "not within 2 s"),
+        ("import sys; sys.exit(3)", 30.0, "status 3|Broken pipe"),
+        ("print('not json', flush=True); input(); input()", 30.0, "gave no answer"),
+        ("print('[]', flush=True); input(); input()", 30.0, "gave no answer"),
+        ('print(\'{"readings": {"a": ["x"]}, "notes": []}\', flush=True); input(); input()', 30.0, "gave no answer"),
+        ("import time; time.sleep(60)", 1.5, "not within 2 s"),
     ],
 )
-def test_a_canary_that_cannot_sing_is_a_note(tmp_path: Path, text: str, why: str) -> None:
-    with Canary(program(tmp_path, text)) as canary:
+def test_a_canary_that_cannot_sing_is_a_note(tmp_path: Path, text: str, limit_s: float, why: str) -> None:
+    with Canary(program(tmp_path, text, limit_s)) as canary:
         reading = canary.measure()
         assert reading.readings == {}
         assert re.search(why, reading.notes[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,8 +121,9 @@ def test_real_busy_child_is_ours_and_a_stranger_is_not(monkeypatch: pytest.Monke
     try:
         as_server = SystemWatch.start([busy.pid], own=os.getpid())
         as_stranger = SystemWatch.start([idle.pid], own=idle.pid)
-        while cpu_of(busy.pid) < 0.4:
-            os.sched_yield()
+        begun = cpu_of(busy.pid)  # it may have worked for a while before both were watching
+        while cpu_of(busy.pid) < begun + 1.0:
+            time.sleep(0.02)
         ours, strangers = as_server.stop(), as_stranger.stop()
     finally:
         busy.kill()

@@ -310,14 +310,21 @@ def say_what_would_run(args):
 
 def leave_an_orphan(server):
     """A process outside the tree and session, without our environment, that holds the port and ignores SIGTERM."""
-    code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
+    there, says_so = os.pipe()
+    code = (
+        f"import os,signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.close({says_so}); time.sleep(3600)"
+    )
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
             os.set_inheritable(server.fileno(), True)
+            os.set_inheritable(says_so, True)
             os.execve(sys.executable, [sys.executable, "-S", "-c", code], {})
         os._exit(0)
     os.wait()
+    os.close(says_so)
+    os.read(there, 1)  # ends when nobody has the other end: the process is what it is to be
+    os.close(there)
 
 
 def launch_server(args):
