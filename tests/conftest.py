@@ -1,4 +1,4 @@
-"""For all tests: a busy box fails no property, no examples are tried that were not tried before; a user who is not root."""
+"""For all tests: a busy box fails no property, and the same examples are tried each time; a user who is not root."""
 
 import os
 import tempfile

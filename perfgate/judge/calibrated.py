@@ -35,19 +35,27 @@ def calibration_verdict(run: RunFacts, judged: Sequence[JudgedMetric], faults: F
 def false_alarms(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
     """Where the judge would have called the same commit slower than itself: what the gate must not do often."""
     slower = {
-        f"{one.plan.recipe} {r.metric_label(one.plan.metric)}": one.decision.slowdown
+        (one.plan.recipe, one.plan.metric): one.decision.slowdown
         for one in judged
         if run.plan.calibration and one.plan.gated and one.decision and one.decision.state is State.REGRESSION
     }
     if not slower:
         return ()
-    named = ", ".join(f"{name} by {100 * slowdown:.2g} %" for name, slowdown in slower.items())
+    named = ", ".join(
+        f"{recipe} {r.metric_label(metric)} by {100 * slowdown:.2g} %" for (recipe, metric), slowdown in slower.items()
+    )
     text = (
         f"The judge would have called this commit slower than itself: {named}. Chance alone does that less than once in"
         f" {1 / run.plan.limits.alpha:.0f} calibrations; if it happens again, the box moves while it measures:"
         " `perfgate doctor`."
     )
-    return (r.Notice(code="false_alarm", text=text, data={"slowdowns": slower}),)
+    return (
+        r.Notice(
+            code="false_alarm",
+            text=text,
+            data={"slowdowns": {" ".join(of): slowdown for of, slowdown in slower.items()}},
+        ),
+    )
 
 
 def pair_spread(one: JudgedMetric) -> float | None:

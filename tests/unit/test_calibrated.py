@@ -82,7 +82,7 @@ def test_it_says_by_how_much_pairs_of_the_same_code_differ(tmp_path: Path) -> No
     result = judge_run(measured(tmp_path, noisy)[0])
     assert (result.verdict, result.exit_code, result.calibration) == (r.Verdict.PASS, 0, True)
     assert result.reason.startswith("One commit against itself, 3 pairs of baseline and 3 of eagle3: pairs of the same")
-    assert "differ by 2 % (baseline tok_s), 2 % (baseline decode_ms)" in result.reason
+    assert "differ by 2 % (baseline tok/s), 2 % (baseline decode ms)" in result.reason
 
 
 def test_a_regression_by_chance_is_a_warning_and_no_verdict(tmp_path: Path) -> None:
