@@ -93,7 +93,7 @@ def test_a_regression_by_chance_is_a_warning_and_no_verdict(tmp_path: Path) -> N
     (alarm,) = [notice for notice in result.warnings if notice.code == "false_alarm"]
     metrics = {f"{one.recipe} {one.metric}": one.slowdown for one in result.metrics}
     assert alarm.data == {"slowdowns": metrics}
-    assert "eagle3 verify_ms by 12 %" in alarm.text
+    assert "eagle3 verify ms by 12 %" in alarm.text
     assert "less than once in 100 calibrations" in alarm.text
     assert result.decomposition == ()
 
