@@ -27,7 +27,7 @@ from perfgate.config import Config, Resolved
 from perfgate.config_resolve import metric_plans
 from perfgate.cpu.environment import prepare
 from perfgate.cpu.profile import models, settings
-from perfgate.engine.watchdog import Watchdog, sweep
+from perfgate.engine.watchdog import Swept, Watchdog, sweep
 from perfgate.errors import Exit, PerfgateError
 from perfgate.facts import read_facts
 from perfgate.host.canary import CPU_RANKS, Canary, CanarySetup
@@ -47,6 +47,7 @@ from perfgate.planning import (
     Commits,
     Configuration,
     GateRequest,
+    compare_commits,
     find_commits,
     find_configuration,
     make_plan,
@@ -80,6 +81,16 @@ CLEAN_UP_S = 60.0
 CANCELLED_CLEAN_UP_S = 5.0  # a runner kills ten seconds after a cancel; the watchdog goes on without us
 
 
+class LeftBehind(PerfgateError):
+    """Nothing is measured beside what an earlier run left and nobody can end."""
+
+    exit_code = Exit.CANNOT
+
+    def __init__(self, found: Swept) -> None:
+        remedy = "look for its processes; what is stuck in the driver ends with a reboot"
+        super().__init__(f"{found.name} of an earlier run does not end", where="the box", remedy=remedy)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """`result` None: cancelled; what was measured is on disk and `--resume` goes on."""
@@ -110,9 +121,10 @@ class Job:
 def run_gate(request: GateRequest, progress: Progress) -> Outcome:
     """The whole job. Raises PerfgateError for what is wrong before anything was begun."""
     repository = Repository(request.repo)
+    base, head = find_commits(repository, request)
     configuration = find_configuration(repository, request, layers)
     resolved = configuration.resolved
-    commits = find_commits(repository, request, resolved.ignore_paths)
+    commits = compare_commits(repository, base, head, resolved.ignore_paths)
     with Store(Path(resolved.box.state_dir).absolute(), resolved.caches) as store, cancellable():
         hidden = (store.root, *request.hidden)
         confinement = choose(resolved.box.isolation, run_as=resolved.box.run_as, hidden=hidden)
@@ -251,6 +263,8 @@ def _box(job: Job, notebook: Notebook, wait_s: float) -> Iterator[Watchdog]:
     ):
         records = root / "running"
         for found in sweep(records) if records.is_dir() else ():
+            if not found.clean:
+                raise LeftBehind(found)
             job.progress.say(f"ended what an earlier run had left: {found.name}, {found.processes} processes")
         sweep_temporary(job.confinement.uid)
         watchdog = Watchdog.start(lock.fd, records, GPUS_FREE if _needs_gpus(job) else ())

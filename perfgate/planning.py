@@ -59,8 +59,8 @@ class Configuration:
     source: str  # full SHA of the base branch, or the file it came from
 
 
-def find_commits(repository: Repository, request: GateRequest, ignore: tuple[str, ...] = ()) -> Commits:
-    """Base and head as full SHAs, and what lies between them."""
+def find_commits(repository: Repository, request: GateRequest) -> tuple[r.Commit, r.Commit]:
+    """Base and head as full SHAs."""
     head = repository.resolve(request.head)
     if request.base is not None:
         base = repository.resolve(request.base)
@@ -69,6 +69,11 @@ def find_commits(repository: Repository, request: GateRequest, ignore: tuple[str
         base = repository.merge_base(branch.sha, head.sha)
     for commit in (base, head):
         repository.check_sglang(commit.sha)
+    return base, head
+
+
+def compare_commits(repository: Repository, base: r.Commit, head: r.Commit, ignore: tuple[str, ...] = ()) -> Commits:
+    """What lies between them. `ignore`: more path patterns with nothing to measure."""
     diff = classify(
         repository.changed_paths(base.sha, head.sha),
         ignore=ignore,
