@@ -24,9 +24,12 @@ def test_nothing_is_measured_beside_what_does_not_end(tmp_path: Path, monkeypatc
         commits=SimpleNamespace(head=SimpleNamespace(sha="a" * 40)),
         progress=SimpleNamespace(say=lambda _text: None),
     )
-    with pytest.raises(gate.LeftBehind, match="eagle3/p01/head/a1 of an earlier run does not end") as caught:
-        with gate._box(cast(gate.Job, job), cast(Notebook, None), wait_s=0.0):
-            pytest.fail("the box was given away")
+    told = "eagle3/p01/head/a1 of an earlier run does not end"
+    with (
+        pytest.raises(gate.LeftBehind, match=told) as caught,
+        gate._box(cast(gate.Job, job), cast(Notebook, None), wait_s=0.0),
+    ):
+        pytest.fail("the box was given away")
     assert caught.value.exit_code is Exit.CANNOT
     with BoxLock.acquire(tmp_path / "box.lock", "another gate", 0.0, print):
         pass  # the lock is free again
