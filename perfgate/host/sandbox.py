@@ -254,10 +254,18 @@ def _links(path: Path) -> dict[Path, None]:
 
 
 def hand_over(paths: Iterable[Path], confinement: Confinement) -> None:
-    """Makes folders and all that is in them the confined user's. Links are changed, never followed."""
+    """Makes folders and all that is in them the confined user's. Links are changed, never followed.
+
+    Refuses a link in the place of a folder, whoever is to become the owner: where it leads would be handed over, or
+    bound into the sandbox, in its stead.
+    """
+    handed = tuple(paths)
+    for path in handed:
+        if path.is_symlink():
+            raise SandboxError("a link lies where PR code should get a folder to write", where=str(path))
     if confinement.uid is None or confinement.gid is None or os.geteuid() != 0:
         return
-    for path in paths:
+    for path in handed:
         os.chown(path, confinement.uid, confinement.gid, follow_symlinks=False)
         for folder, folders, files in os.walk(path):
             for name in (*folders, *files):
