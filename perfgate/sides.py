@@ -9,9 +9,8 @@ from pathlib import Path
 
 from perfgate import records as r
 from perfgate.build import BuiltSide
-from perfgate.build.environment import Builder
-from perfgate.build.failures import BuildFailed, side_failure
-from perfgate.build.origin import WrongOrigin
+from perfgate.build.environment import BUILD_ERRORS, Builder, failure_of
+from perfgate.build.failures import BuildFailed
 from perfgate.build.overlay import Overlay
 from perfgate.build.served import fixed_side
 from perfgate.build.steps import Runner
@@ -85,14 +84,17 @@ class FixedEnvironment:
     confinement: Confinement
 
     def make(self, side: r.Side, commit: r.Commit, log: Path, _like: BuiltSide | None) -> BuiltSide:
+        try:
+            return self._make(side, commit, log)
+        except BUILD_ERRORS as error:
+            raise BuildFailed(side, failure_of(error), key=self.cpu.key, log=log) from error
+
+    def _make(self, side: r.Side, commit: r.Commit, log: Path) -> BuiltSide:
         runner = Runner(log=log, deadline=time.monotonic() + ORIGIN_S, confinement=self.confinement)
         overlay = Overlay(python=self.cpu.python, version=self.cpu.versions["python"], compiled=None)
         tree = overlay.lay(self.repository, commit, self.store, runner)
         self.store.keep(tree.hold)
-        try:
-            return fixed_side(side, tree.path, self.cpu.python, key=self.cpu.key, runner=runner)
-        except WrongOrigin as wrong:
-            raise BuildFailed(side, side_failure(str(wrong)), key=self.cpu.key, log=log) from wrong
+        return fixed_side(side, tree.path, self.cpu.python, key=self.cpu.key, runner=runner)
 
 
 def by_uv(builder: Builder) -> Make:

@@ -8,7 +8,8 @@ same pins share an environment. In order:
    with the same versions.
 2. kernels and Rust extensions are built where the diff needs it (`local`), confined.
 3. everything is installed by one command from wheels alone, which runs none of their code. Only where a package has
-   no wheel, choosing and installing run confined, with a package cache of their own.
+   no wheel, choosing and installing run confined, with a package cache of their own, into a folder of their own; what
+   they left there is copied.
 4. bytecode is compiled without `site`, so that no `.pth` file runs; then the environment is made read-only and its
    manifest written. It is checked before each use.
 """
@@ -46,6 +47,7 @@ from perfgate.source.diff import KERNEL_PROJECTS
 from perfgate.source.entry import Hold, Made, companion, discard, hold, made_once
 from perfgate.source.pins import PYPROJECT, Pins, read_pins
 from perfgate.source.repository import Repository, Worktree
+from perfgate.source.trees import OddTree
 
 ENVIRONMENT_GB = 15.0
 KERNEL_GB = 25.0
@@ -55,7 +57,7 @@ _TRUST_COMPILED: Mapping[str, str] = {"SGLANG_RUST_BUILD_MODE": "never"}
 """SGLang in a source tree otherwise ignores extension modules that lie there and calls cargo when it starts."""
 
 CACHE_SHARE = 0.25
-"""Of the size limit, for each package or compiler cache."""
+"""Of the size limit, for the package cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,15 +81,15 @@ class Builder:
         try:
             inputs = self._inputs(commit)
             key = key_beside(inputs, like.key if like else None)
-            made = self._environment(key, side, commit, inputs, like, log)
+            made = self._environment(key, commit, inputs, like, log)
             tree = self._tree(commit, made, log)
             built = self._built(side, key, made, tree, log)
             verify_origin(built, self._runner(log))
             return dataclasses.replace(built, seconds=time.monotonic() - begun)
         except BuildFailed:
             raise
-        except (StepFailed, Refused, PerfgateError, OSError) as error:
-            raise BuildFailed(side, _failure(error), key=key, log=log) from error
+        except BUILD_ERRORS as error:
+            raise BuildFailed(side, failure_of(error), key=key, log=log) from error
 
     # ------------------------------------------------------------------------------------------- the key
 
@@ -154,28 +156,23 @@ class Builder:
         deadline = time.monotonic() + self.rules.minutes * 60
         return Runner(log=log, deadline=deadline, confinement=self.confinement, lock=lock)
 
-    def _environment(
-        self, key: str, side: Side, commit: Commit, inputs: Inputs, like: BuiltSide | None, log: Path
-    ) -> Made:
+    def _environment(self, key: str, commit: Commit, inputs: Inputs, like: BuiltSide | None, log: Path) -> Made:
         entry = self.store.entry("environments", key)
         resolutions = self.store.folder("resolutions")
 
         def make(place: Path, held: Hold) -> Mapping[str, Any]:
-            for cache in ("uv", "ccache"):
-                self.store.cap("caches", cache, CACHE_SHARE)
+            self.store.cap("caches", "uv", CACHE_SHARE)
             self.store.evict()
             self.store.make_room(self._room())
             making = Making(
                 place=place,
                 scratch=companion(entry, "scratch"),
                 runner=self._runner(log, held.file),
-                side=side,
                 inputs=inputs,
                 resolution=resolutions / f"{key}.txt",
                 like=resolutions / f"{like.key}.txt" if like else None,
                 links=find_links(self._wheels, self._given),
                 cache=self.store.use("caches", "uv"),
-                ccache=self.store.use("caches", "ccache"),
                 tool_path=self._tool_path,
                 given=self._given,
                 work=self.work,
@@ -242,13 +239,19 @@ def _check_requirement(text: str) -> None:
         raise Refused(box_failure(f"not a requirement: {text!r}", remedy)) from error
 
 
-def _failure(error: Exception) -> Failure:
+BUILD_ERRORS = (StepFailed, Refused, PerfgateError, OSError, RecursionError)
+"""All that a build may end with. RecursionError: of walking through folders that somebody nested a thousandfold."""
+
+
+def failure_of(error: Exception) -> Failure:
     """Whose fault it is that a build ended."""
+    if isinstance(error, RecursionError):
+        return side_failure("its folders are nested too deep")
     if isinstance(error, StepFailed):
         return explain(error)
     if isinstance(error, Refused):
         return error.failure
-    if isinstance(error, WrongOrigin):
+    if isinstance(error, WrongOrigin | OddTree):
         return side_failure(f"{error.where}: {error.what}" if error.where else error.what, error.remedy)
     if isinstance(error, NoSpace):
         return box_failure(f"the disk is too full to begin: {error.what}", error.remedy)

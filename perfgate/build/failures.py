@@ -119,7 +119,7 @@ def explain(failed: StepFailed) -> Failure:
         return Failure(
             f"{failed.step.what} was killed", Blame.BOX, lines, "the kernel log says by whom (out of memory?)"
         )
-    if not failed.step.theirs:
+    if not failed.step.theirs and not failed.step.handles_theirs:
         return Failure(f"{failed.step.what} failed with exit code {failed.code}", Blame.BOX, lines)
     error = _COMPILER_ERROR.search(failed.output)
     what = f"{failed.step.what}: {_whole_line(failed.output, error.start())}" if error else None

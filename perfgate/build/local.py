@@ -2,35 +2,41 @@
 
 If either side needs one, both sides' are built here with the same toolchain and flags: a wheel from the index against
 a local build would compare compilers. Sources are copied, the build is confined, and neither side can write what the
-other reads: compiler caches are private to a build; base's results may be read by head's, never the other way round.
+other reads. No compiler cache is shared: what one build leaves in it would decide what another is made of.
 """
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import stat
 import subprocess
 import tomllib
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 from packaging.requirements import InvalidRequirement, Requirement
 
-from perfgate.build.failures import Failure, box_failure
+from perfgate.build.failures import Failure, Refused, box_failure, side_failure
+from perfgate.build.yard import create, sides_fault
 from perfgate.config import BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.facts import short_hash
-from perfgate.records import Side
 from perfgate.source.diff import KERNEL_PROJECTS, DiffClass
+from perfgate.source.repository import printable
 
 PYTHON_PROJECT = "python"
 RUST_SOURCES = ("rust", "proto", "python/setup.py", "python/pyproject.toml")
 
 GB_A_JOB = 4.0
 """Of memory for one compiler of attention kernels; the published builds are known to be killed below that."""
+
+_NO_WHEEL = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)
+"""What `zipfile` says to a file that is none, damaged, encrypted, or packed in a way that it does not know."""
 
 KERNEL_TOOLS = ("nvcc", "cmake", "ninja", "c++", "git")
 RUST_TOOLS = ("cargo", "protoc", "cc")
@@ -64,7 +70,6 @@ class Toolchain:
     tools: Mapping[str, Path]
     jobs: int
     arch: str | None  # e.g. "12.0a"
-    ccache: Path | None = None
 
 
 def find_toolchain(work: LocalWork, path: str, rules: BuildRules, arch: str | None) -> Toolchain | Failure:
@@ -83,8 +88,7 @@ def find_toolchain(work: LocalWork, path: str, rules: BuildRules, arch: str | No
     if work.kernel and memory < GB_A_JOB * jobs:
         what = f"{memory:.0f} GiB of memory free, {GB_A_JOB * jobs:.0f} GiB needed to build kernels in {jobs} jobs"
         return box_failure(what, "free memory, or lower build.jobs")
-    ccache = shutil.which("ccache", path=path)
-    return Toolchain(tools=found, jobs=jobs, arch=arch, ccache=Path(ccache) if ccache else None)
+    return Toolchain(tools=found, jobs=jobs, arch=arch)
 
 
 def _what(work: LocalWork) -> str:
@@ -98,8 +102,11 @@ def kernel_project(tree: Path) -> str | None:
 
 
 def read_inside(tree: Path, name: str) -> bytes | None:
-    """A file of a stranger's tree; None where it is missing or a link leads out of the tree."""
-    path = (tree / name).resolve()
+    """A file of a stranger's tree; None where it is missing or a link leads out of the tree, or to itself."""
+    try:
+        path = (tree / name).resolve()
+    except (OSError, RuntimeError):  # a loop of links: RuntimeError up to Python 3.12
+        return None
     if not path.is_relative_to(tree.resolve()) or not path.is_file():
         return None
     return path.read_bytes()
@@ -133,7 +140,7 @@ def kernel_settings(toolchain: Toolchain) -> tuple[str, ...]:
     )
 
 
-def kernel_variables(toolchain: Toolchain, shim: Path, ccache: Mapping[str, str]) -> dict[str, str]:
+def kernel_variables(toolchain: Toolchain, shim: Path) -> dict[str, str]:
     return {
         "CUDACXX": str(shim),
         "PERFGATE_NVCC": str(toolchain.tools["nvcc"]),
@@ -142,24 +149,14 @@ def kernel_variables(toolchain: Toolchain, shim: Path, ccache: Mapping[str, str]
         "CMAKE_BUILD_PARALLEL_LEVEL": str(toolchain.jobs),
         "MAX_JOBS": str(toolchain.jobs),
         "NVCC_THREADS": "1",
-        **ccache,
     }
 
 
-def ccache_variables(side: Side, private: Path, shared: Path) -> dict[str, str]:
-    """A compiler cache that head reads and base fills: what a PR compiles never reaches base."""
-    return {
-        "CCACHE_DIR": str(private),
-        "CCACHE_REMOTE_STORAGE": f"file:{shared}{'|read-only' if side is Side.HEAD else ''}",
-        "CCACHE_NOHASHDIR": "1",
-    }
-
-
-def rust_variables(toolchain: Toolchain, scratch: Path, tree: str) -> dict[str, str]:
+def rust_variables(toolchain: Toolchain, yard: Path, tree: str) -> dict[str, str]:
     return {
         "SGLANG_BUILD_RUST_EXTS": "all",
-        "CARGO_HOME": str(scratch / "cargo"),
-        "CARGO_TARGET_DIR": str(scratch / "target"),
+        "CARGO_HOME": str(yard / "cargo"),
+        "CARGO_TARGET_DIR": str(yard / "target"),
         "CARGO_BUILD_JOBS": str(toolchain.jobs),
         "SETUPTOOLS_SCM_PRETEND_VERSION": f"0.0.0+tree.{tree[:12]}",
     }
@@ -175,31 +172,30 @@ def write_shim(folder: Path, python: Path) -> Path:
     return shim
 
 
-def only_wheel(folder: Path) -> Path:
-    """The one wheel that a build left."""
-    wheels = sorted(path for path in folder.glob("*.whl") if path.is_file() and not path.is_symlink())
-    if len(wheels) != 1:
-        raise PerfgateError(f"the build left {len(wheels)} wheels, not one")
-    return wheels[0]
-
-
 def compiled_parts(wheel: Path, into: Path, limit: int = 2 * 2**30) -> tuple[str, ...]:
-    """Unpacks the extension modules of an `sglang` wheel below `into`; their names in the tree's `python` folder."""
-    names: list[str] = []
-    with zipfile.ZipFile(wheel) as archive:
-        for member in archive.infolist():
-            parts = member.filename.split("/")
-            if parts[0] != "sglang" or not member.filename.endswith(".so") or {"", ".", ".."} & set(parts):
-                continue
-            limit -= member.file_size
-            if limit < 0:
-                raise PerfgateError("the extension modules are too large", where=wheel.name)
-            target = into.joinpath(*parts)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with archive.open(member) as source, target.open("wb") as file:
-                shutil.copyfileobj(source, file)
-            names.append(member.filename)
-    return tuple(sorted(names))
+    """Unpacks an `sglang` wheel's extension modules into a new folder; their names in the tree's `python` folder."""
+    into.mkdir()
+    try:
+        with sides_fault("the extension modules cannot be unpacked"), zipfile.ZipFile(wheel) as archive:
+            return tuple(sorted(_unpack(archive, into, limit)))
+    except _NO_WHEEL as error:
+        what = f"the wheel with the extension modules cannot be read: {printable(str(error), 120)}"
+        raise Refused(side_failure(what)) from error
+
+
+def _unpack(archive: zipfile.ZipFile, into: Path, limit: int) -> Iterator[str]:
+    for member in archive.infolist():
+        parts = member.filename.split("/")
+        if parts[0] != "sglang" or not member.filename.endswith(".so") or {"", ".", ".."} & set(parts):
+            continue
+        limit -= member.file_size
+        if limit < 0:
+            raise Refused(side_failure("the extension modules are too large"))
+        target = into.joinpath(*parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(member) as source, create(target) as file:
+            shutil.copyfileobj(source, file)
+        yield member.filename
 
 
 def tool_versions(toolchain: Toolchain | None) -> tuple[str, ...]:

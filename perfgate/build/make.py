@@ -1,4 +1,8 @@
-"""The making of one environment, step by step. See `environment` for the order and its reasons."""
+"""The making of one environment, step by step. See `environment` for the order and its reasons.
+
+Two kinds of steps, and a line between them: what perfgate itself runs works in `ours`, on the environment and on the
+tools' environments; what may run PR code writes into a yard of its own and nowhere else (see `yard`).
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,11 @@ from perfgate.build.local import (
     LocalWork,
     Toolchain,
     build_requirements,
-    ccache_variables,
     compiled_parts,
     copy_source,
     kernel_project,
     kernel_settings,
     kernel_variables,
-    only_wheel,
     read_inside,
     rust_variables,
     write_shim,
@@ -33,11 +35,12 @@ from perfgate.build.local import (
 from perfgate.build.origin import Answer, ask, read_answer
 from perfgate.build.overlay import bytecode
 from perfgate.build.steps import Runner, Step, StepFailed
-from perfgate.build.uv import Uv, environment, laid_over, local_folders
+from perfgate.build.uv import Uv, check_chosen, environment, laid_over, local_folders, requirement_lines
+from perfgate.build.yard import Yard, take_text, take_tree, take_wheel
 from perfgate.errors import PerfgateError
 from perfgate.facts import short_hash, write_whole
 from perfgate.host.sandbox import interpreter_folders
-from perfgate.records import Side
+from perfgate.source.entry import remove_tree
 
 RUST_FOLDER = "rust"
 """Below an environment: compiled extension modules, to be laid into the tree."""
@@ -52,13 +55,11 @@ class Making:
     place: Path
     scratch: Path
     runner: Runner
-    side: Side
     inputs: Inputs
     resolution: Path  # kept beyond the environment's life
     like: Path | None  # resolution of base
     links: tuple[str, ...]  # folders and addresses with wheels
     cache: Path  # of uv, for steps that run none of the packages' code
-    ccache: Path
     tool_path: Sequence[str]
     given: Mapping[str, str]
     work: LocalWork
@@ -73,24 +74,29 @@ class Making:
     def python(self) -> Path:
         return self.venv / "bin" / "python"
 
+    @property
+    def _ours(self) -> Path:
+        """Perfgate's own files: confined steps may read them."""
+        return self.scratch / "ours"
+
     def make(self) -> Mapping[str, Any]:
         """Makes the environment at its place; what there is to know about it."""
-        for folder in (self.place, *(self.scratch / name for name in ("home", "tmp", "wheels"))):
+        for folder in (self.place, *(self._ours / name for name in ("home", "tmp"))):
             folder.mkdir(parents=True, exist_ok=True)
         uv = Uv(venv=self.venv, links=self.links)
         self._trusted("make a virtual environment", uv.make_venv(self.inputs.python))
         self._check_python()
         uv = self._resolve(uv)
-        kernel = [str(self._local_wheel(*self._kernel()))] if self.work.kernel else []
+        wheels = [self._kernel()] if self.work.kernel else []
         if self.work.rust:
             self._rust()
         nccl = [self.inputs.nccl] if self.inputs.nccl else []
-        chosen = laid_over(self._chosen.read_text(), [*kernel, *nccl], dropped=["sglang"])
-        self._install(uv, chosen)
+        chosen = laid_over(self._chosen.read_text(), [*map(str, wheels), *nccl], dropped=["sglang"])
+        self._install(uv, chosen, wheels)
         bytecode(self.runner, self.python, self.venv / "lib", self.venv / "lib")
         answer = self._ask()
         write_whole(self.resolution, self._chosen.read_text())
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        remove_tree(self.scratch)
         return {
             "python": answer.python,
             "prefix": str(answer.prefix),
@@ -99,27 +105,37 @@ class Making:
 
     # --------------------------------------------------------------------------------------------- steps
 
-    def _trusted(self, what: str, argv: Sequence[str]) -> str:
-        variables = environment(self.scratch, self.cache, self.tool_path, self.given)
+    def _trusted(self, what: str, argv: Sequence[str], *, handles_theirs: bool = False) -> str:
+        variables = environment(self._ours, self.cache, self.tool_path, self.given)
         variables["UV_PYTHON_INSTALL_DIR"] = str(self.place / "python")
-        return self.runner.run(Step(what=what, argv=argv, environment=variables, cwd=self.scratch))
+        step = Step(what=what, argv=argv, environment=variables, cwd=self._ours, handles_theirs=handles_theirs)
+        return self.runner.run(step)
 
-    def _confined(self, what: str, argv: Sequence[str], more: Mapping[str, str] | None = None) -> str:
-        """A step that may run PR code: it sees its tools and writes into this environment only."""
-        variables = environment(self.scratch, self.scratch / "cache", self.tool_path, self.given)
-        readable = (
-            *(Path(argv[0]).parent, *interpreter_folders(self.python)),
-            *(*map(Path, self.tool_path), *local_folders(self.links)),
-        )
+    def _yard(self, name: str) -> Yard:
+        return Yard.new(self.scratch / "yards" / name)
+
+    def _confined(
+        self,
+        what: str,
+        argv: Sequence[str],
+        yard: Yard,
+        variables: Mapping[str, str] | None = None,
+        readable: Sequence[Path] = (),
+    ) -> str:
+        """A step that may run PR code: it sees its tools and writes into its yard only."""
+        tools = (Path(argv[0]).parent, *map(Path, self.tool_path), *local_folders(self.links))
         return self.runner.run(
             Step(
                 what=what,
                 argv=argv,
-                environment={**variables, **(more or {})},
-                cwd=self.scratch,
+                environment={
+                    **environment(yard.path, yard.cache, self.tool_path, self.given),
+                    **(variables or {}),
+                },
+                cwd=yard.path,
                 theirs=True,
-                readable=readable,
-                writable=(self.place, self.scratch),
+                readable=(self._ours, *interpreter_folders(self.python), *tools, *readable),
+                writable=(yard.path,),
             )
         )
 
@@ -135,12 +151,12 @@ class Making:
 
     @property
     def _chosen(self) -> Path:
-        return self.scratch / "resolution.txt"
+        return self._ours / "resolution.txt"
 
     def _resolve(self, uv: Uv) -> Uv:
         """Writes the chosen versions; the uv that can install them."""
-        wanted = self.scratch / "wanted.in"
-        wanted.write_text("".join(f"{line}\n" for line in (*self.inputs.requirements, *self.inputs.extra)))
+        wanted = self._ours / "wanted.in"
+        wanted.write_text(requirement_lines(self._asked))
         for known in (self.resolution, self.like):
             if known is not None and known.is_file():
                 shutil.copyfile(known, self._chosen)
@@ -151,67 +167,93 @@ class Making:
             if _NEEDS_SOURCES not in failed.output:
                 raise
             uv = dataclasses.replace(uv, sources=True)
-            self._confined("choose versions, some from source", uv.resolve(wanted, self._chosen))
+            self._choose_from_sources(uv, wanted)
         return uv
 
-    def _install(self, uv: Uv, chosen: str) -> None:
-        listed = self.scratch / "install.txt"
+    @property
+    def _asked(self) -> tuple[str, ...]:
+        return (*self.inputs.requirements, *self.inputs.extra)
+
+    def _choose_from_sources(self, uv: Uv, wanted: Path) -> None:
+        yard = self._yard("choose")
+        theirs = yard.out / self._chosen.name
+        if self._chosen.exists():
+            shutil.copyfile(self._chosen, theirs)
+        self._confined("choose versions, some from source", uv.resolve(wanted, theirs), yard)
+        chosen = take_text(theirs)
+        check_chosen(chosen, self._asked)
+        self._chosen.write_text(chosen)
+
+    def _install(self, uv: Uv, chosen: str, wheels: Sequence[Path]) -> None:
+        """Fills the environment. Afterwards uv is not let near it: it starts the Python, which runs what is in it."""
+        listed = self._ours / "install.txt"
         listed.write_text(chosen)
         if not chosen:
             return
-        run = self._confined if uv.sources else self._trusted
-        run("install", uv.install(listed))
+        if not uv.sources:
+            self._trusted("install", uv.install(listed), handles_theirs=bool(wheels))
+            return
+        yard = self._yard("install")
+        folders = [wheel.parent for wheel in wheels]
+        self._confined("install", uv.install(listed, prefix=yard.out), yard, readable=folders)
+        take_tree(yard.out, self.venv)
 
     def _ask(self) -> Answer:
-        cwd = self.scratch / "tmp"
-        return read_answer(self.runner.run(ask(self.python, (), cwd, interpreter_folders(self.python))))
+        step = ask(self.python, (), self._yard("ask").path, interpreter_folders(self.python))
+        return read_answer(self.runner.run(step))
 
     # ------------------------------------------------------------------------------------- local builds
 
-    def _kernel(self) -> tuple[str, Sequence[str], Mapping[str, str]]:
-        """Where the kernel project is, its settings and its variables."""
+    def _kernel(self) -> Path:
+        """The wheel of the tree's kernel project."""
         assert self.toolchain is not None
         project = kernel_project(self.tree())
         if project is None:
             raise Refused(side_failure("its kernel package has no pyproject.toml"))
-        private = self.scratch / "ccache"
-        shim = write_shim(self.scratch / "bin", self.scratch / "tools" / "bin" / "python")
-        ccache = ccache_variables(self.side, private, self.ccache) if self.toolchain.ccache else {}
-        return project, kernel_settings(self.toolchain), kernel_variables(self.toolchain, shim, ccache)
+        yard, tools = self._yard("kernel"), self._tools("kernel")
+        shim = write_shim(self._ours / "bin", tools.python)
+        variables = kernel_variables(self.toolchain, shim)
+        return self._local_wheel(project, yard, tools, kernel_settings(self.toolchain), variables)
 
     def _rust(self) -> None:
         assert self.toolchain is not None
-        variables = rust_variables(self.toolchain, self.scratch, self.tree().name)
-        wheel = self._local_wheel(PYTHON_PROJECT, (), variables)
+        yard, tools = self._yard("rust"), self._tools("rust")
+        variables = rust_variables(self.toolchain, yard.path, self.tree().name)
+        wheel = self._local_wheel(PYTHON_PROJECT, yard, tools, (), variables)
         compiled_parts(wheel, self.place / RUST_FOLDER)
 
-    def _local_wheel(self, project: str, settings: Sequence[str], variables: Mapping[str, str]) -> Path:
+    def _tools(self, name: str) -> Uv:
+        """What a project is built with. Each has its own: where strangers' packages lie, uv starts no Python again."""
+        return Uv(venv=self.scratch / f"{name}-tools", links=self.links)
+
+    def _local_wheel(
+        self, project: str, yard: Yard, tools: Uv, settings: Sequence[str], variables: Mapping[str, str]
+    ) -> Path:
         """Builds a project of the tree with its build requirements in the versions of the resolution."""
+        wanted = self._ours / f"{yard.path.name}-tools.in"
+        wanted.write_text(requirement_lines(self._build_requirements(project)))
+        self._trusted("make an environment to build in", tools.make_venv(self.inputs.python))
+        if wanted.stat().st_size:
+            self._trusted(f"install what {project} needs to build", tools.install_tools(wanted, self._chosen))
+        copy_source(self.tree(), yard.source)
+        path = os.pathsep.join([str(tools.venv / "bin"), *self.tool_path, "/usr/local/bin", "/usr/bin", "/bin"])
+        self._confined(
+            f"build {project}",
+            tools.build_wheel(yard.source / project, yard.out, settings),
+            yard,
+            {**variables, "PATH": path},
+            interpreter_folders(tools.python),
+        )
+        return take_wheel(yard.out, self.scratch / "wheels" / yard.path.name)
+
+    def _build_requirements(self, project: str) -> tuple[str, ...]:
         pyproject = read_inside(self.tree(), f"{project}/pyproject.toml")
         if pyproject is None:
             raise Refused(side_failure(f"{project} has no pyproject.toml"))
         try:
-            requirements = build_requirements(pyproject, project)
+            return build_requirements(pyproject, project)
         except PerfgateError as error:
             raise Refused(side_failure(str(error))) from error
-        tools = Uv(venv=self.scratch / "tools", links=self.links)
-        if not tools.venv.exists():
-            self._trusted("make an environment to build in", tools.make_venv(self.inputs.python))
-        wanted = self.scratch / "tools.in"
-        wanted.write_text("".join(f"{line}\n" for line in requirements))
-        if requirements:
-            self._trusted(f"install what {project} needs to build", tools.install_tools(wanted, self._chosen))
-        source, out = self.scratch / "source", self.scratch / "wheels" / project
-        if not source.exists():
-            copy_source(self.tree(), source)
-        path = os.pathsep.join([str(tools.venv / "bin"), *self.tool_path, "/usr/local/bin", "/usr/bin", "/bin"])
-        self._confined(
-            f"build {project}", tools.build_wheel(source / project, out, settings), {**variables, "PATH": path}
-        )
-        try:
-            return only_wheel(out)
-        except PerfgateError as error:
-            raise Refused(side_failure(f"{project}: {error.what}")) from error
 
 
 def _version_of(venv: Path) -> str | None:

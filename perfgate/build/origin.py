@@ -85,13 +85,12 @@ def read_answer(output: str) -> Answer:
     lines = [line for line in output.splitlines() if line.startswith(_MARK)]
     try:
         body = json.loads(lines[-1].removeprefix(_MARK)) if lines else None
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict) or not isinstance(body.get("versions"), dict):
         raise WrongOrigin("the environment's Python does not say where sglang comes from")
-    origin = body.get("origin")
     return Answer(
-        origin=Path(origin) if isinstance(origin, str) and "\0" not in origin else None,
+        origin=_path(body.get("origin")),
         package=body.get("package") is True,
         python=_short(body.get("python")),
         prefix=Path(_short(body.get("prefix"), 4096)),
@@ -103,6 +102,21 @@ def read_answer(output: str) -> Answer:
     )
 
 
+def _path(value: Any) -> Path | None:
+    """A path that the file system can be asked about: without NUL, and without lone surrogates."""
+    try:
+        return Path(os.fsdecode(os.fsencode(value))) if isinstance(value, str) and "\0" not in value else None
+    except UnicodeEncodeError:
+        return None
+
+
+def _resolved(path: Path) -> Path | None:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):  # a loop of links: RuntimeError up to Python 3.12
+        return None
+
+
 def _short(value: Any, limit: int = 80) -> str:
     return printable(value, limit) if isinstance(value, str) else ""
 
@@ -112,7 +126,7 @@ def check_origin(answer: Answer, tree: Path) -> Path:
     wanted = tree.resolve() / "python" / "sglang"
     if answer.origin is None:
         found = "a folder without __init__.py" if answer.package else "nothing"
-    elif answer.origin.resolve() in (wanted / "__init__.py", *(wanted / f"__init__.{kind}" for kind in ("pyc", "so"))):
+    elif _resolved(answer.origin) in (wanted / "__init__.py", *(wanted / f"__init__.{kind}" for kind in ("pyc", "so"))):
         return answer.origin
     else:
         found = printable(str(answer.origin), 200)

@@ -6,13 +6,13 @@ lies where Python looks for it, beside the sources, valid whatever their times: 
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfgate.build.homes import content_of
 from perfgate.build.steps import Runner, Step, StepFailed
 from perfgate.build.store import Store
+from perfgate.build.yard import take_tree
 from perfgate.host.sandbox import interpreter_folders
 from perfgate.records import Commit
 from perfgate.source.repository import Repository, Worktree
@@ -39,7 +39,7 @@ class Overlay:
 
         def finish(place: Path, final: Path) -> None:
             if self.compiled:
-                shutil.copytree(self.compiled, place / "python", dirs_exist_ok=True)
+                take_tree(self.compiled, place / "python", replacing=True)
             bytecode(runner, self.python, place / "python", final / "python")
 
         return repository.worktree(commit, store.folder("trees"), variant=self.label, finish=finish)

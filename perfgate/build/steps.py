@@ -2,6 +2,8 @@
 
 Nothing of a build outlives perfgate: its commands and their children die with it (`setpriv --pdeathsig`, bubblewrap),
 and those that perfgate itself answers for inherit the entry's lock, so that nobody begins anew beside a survivor.
+Nothing that PR code starts outlives its own step: a supervisor ends it and waits for it, so whoever reads afterwards
+what the step left reads what stays so, and no later server has company.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from pathlib import Path
 from typing import IO
 
 from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Kind, confine, hand_over
+from perfgate.host.supervisor import supervised
 
 LOG_LIMIT = 64 * 2**20
 _KEPT = 512 * 2**10  # of the output's beginning, and of its end
 _GROUP = 'trap "kill -KILL 0" TERM; "$@" & wait $!'
 _GRACE_S = 1.0  # for what is still in the pipe of a command that has ended
+_ENDING_S = 30.0  # for a supervisor to end all that PR code started; it takes milliseconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +38,7 @@ class Step:
     environment: Mapping[str, str]
     cwd: Path
     theirs: bool = False  # runs PR code, or code that a PR may choose
+    handles_theirs: bool = False  # runs none of it, but on files that it made
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
 
@@ -72,7 +77,7 @@ class Runner:
     def _run(self, step: Step, log: IO[bytes]) -> tuple[int | None, str]:
         inherited = (self.lock,) if self.lock is not None and not step.theirs else ()
         with subprocess.Popen(
-            [*_dying_with_us(), *self._command(step)],
+            self._command(step),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -85,14 +90,19 @@ class Runner:
                 output = _follow(process, log, self.deadline)
                 return process.poll(), output
             finally:
+                if step.theirs:
+                    _end_supervised(process)
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 if process.stdout is not None:
                     process.stdout.close()
 
     def _command(self, step: Step) -> Sequence[str]:
-        if not step.theirs:
-            return step.argv
+        if step.theirs:
+            return (*_told_when_we_die(), *supervised(self._confined(step), at_once=True))
+        return (*_dying_with_us(), *step.argv)
+
+    def _confined(self, step: Step) -> Sequence[str]:
         writable = tuple(path.absolute() for path in step.writable)
         readable = (path.absolute() for path in step.readable)
         return confine(
@@ -110,10 +120,23 @@ def _shown(argv: Sequence[str]) -> str:
     return shlex.join(part if len(part) < 300 else "…" for part in argv)
 
 
+def _told_when_we_die() -> Sequence[str]:
+    """A prefix: SIGTERM for the command when perfgate dies."""
+    setpriv = shutil.which("setpriv", path=OUTER_ENVIRONMENT["PATH"])
+    return (setpriv, "--pdeathsig", "TERM", "--") if setpriv else ()
+
+
 def _dying_with_us() -> Sequence[str]:
     """A prefix that ends the whole process group of a command when perfgate dies."""
-    setpriv = shutil.which("setpriv", path=OUTER_ENVIRONMENT["PATH"])
-    return (setpriv, "--pdeathsig", "TERM", "--", "/bin/sh", "-c", _GROUP, "sh") if setpriv else ()
+    told = _told_when_we_die()
+    return (*told, "/bin/sh", "-c", _GROUP, "sh") if told else ()
+
+
+def _end_supervised(supervisor: subprocess.Popen[bytes]) -> None:
+    """Has the supervisor end whatever still runs, and waits for it."""
+    supervisor.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        supervisor.wait(_ENDING_S)
 
 
 def _take_back(paths: Sequence[Path], confinement: Confinement) -> None:

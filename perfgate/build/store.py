@@ -4,7 +4,7 @@
     trees/<hash>         files of commits, addressed by git's tree hash
     homes/<tree>-<key>   private HOMEs: JIT caches of one side's code in one environment
     seeds/<name>         autotune results that every launch of both sides starts from
-    caches/<tool>        uv, ccache, cargo, Python: only perfgate writes them, or, for one build, its compilers
+    caches/<tool>        uv, Python: only perfgate writes them
     runs/<id>            facts, logs, results
     resolutions/<key>    which versions an environment got; a few kB, never evicted
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from uv import find_uv_bin
+
+from perfgate.build.failures import Refused, side_failure
+from perfgate.source.repository import printable
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -75,8 +80,10 @@ class Uv:
         plain = ("--no-header", "--no-annotate", "--quiet")
         return [*self._pip("compile"), *plain, "--output-file", str(resolution), str(wanted)]
 
-    def install(self, resolution: Path) -> list[str]:
-        return [*self._pip("install"), "--no-deps", "-r", str(resolution)]
+    def install(self, resolution: Path, prefix: Path | None = None) -> list[str]:
+        """`prefix`: a folder laid out like the environment, to be filled in its stead."""
+        where = [] if prefix is None else ["--prefix", str(prefix)]
+        return [*self._pip("install"), "--no-deps", *where, "-r", str(resolution)]
 
     def install_tools(self, wanted: Path, constraint: Path) -> list[str]:
         return [*self._pip("install"), "--constraint", str(constraint), "-r", str(wanted)]
@@ -111,6 +118,33 @@ def environment(scratch: Path, cache: Path, tools: Sequence[str], given: Mapping
     }
 
 
+def requirement_lines(requirements: Iterable[str]) -> str:
+    """Requirements as a file for uv. Refused where one would be more than its own line: an option, another file."""
+    lines = tuple(requirements)
+    for line in lines:
+        if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in line) or line.endswith("\\"):
+            raise Refused(side_failure(f"not a requirement: {printable(line, 80)!r}"))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def check_chosen(resolution: str, asked: Iterable[str]) -> None:
+    """Refuses a choice of versions, made by a step that ran strangers' code, that holds anything else.
+
+    Addresses are https alone, but for those that were asked for.
+    """
+    known = {Requirement(text).url for text in asked}
+    for line in resolution.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            requirement = Requirement(line)
+        except (InvalidRequirement, RecursionError) as error:
+            raise Refused(side_failure(f"not a requirement: {printable(line, 80)!r}")) from error
+        url = requirement.url
+        if url is not None and url not in known and not url.startswith(("https://", "git+https://")):
+            raise Refused(side_failure(f"{requirement.name} may only be had from an index or by https"))
+
+
 def laid_over(resolution: str, over: Sequence[str], dropped: Sequence[str] = ()) -> str:
     """A resolution with some packages replaced: by another pin, or by a wheel file. Those dropped are left out."""
     replaced = {_name(line) for line in over} | {canonicalize_name(name) for name in dropped}
@@ -120,7 +154,7 @@ def laid_over(resolution: str, over: Sequence[str], dropped: Sequence[str] = ())
 
 
 def _name(line: str) -> str:
-    if line.endswith(".whl"):
+    if line.startswith("/"):
         return parse_wheel_filename(Path(line).name)[0]
     match = re.match(r"[A-Za-z0-9._-]+", line)
     return canonicalize_name(match[0]) if match else line

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from requests.adapters import HTTPAdapter
 
-from perfgate.engine import supervisor, tree
+from perfgate.engine import tree
 from perfgate.engine.asking import post, status_of
 from perfgate.engine.faults import (
     CannotStart,
@@ -34,6 +33,7 @@ from perfgate.engine.logs import Failure, LogFile, LogState
 from perfgate.engine.tree import Process
 from perfgate.engine.watchdog import WHY_NOT_ENDED, Watchdog, WatchdogLost, Watched
 from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Kind, confine
+from perfgate.host.supervisor import supervised
 from perfgate.records import Blame
 
 HOST = "127.0.0.1"
@@ -336,7 +336,7 @@ def _popen(spec: LaunchSpec, token: str) -> subprocess.Popen[bytes]:
         cwd=spec.cwd,
     )
     if spec.confinement.kind is not Kind.BUBBLEWRAP:
-        argv = (sys.executable, "-I", "-S", str(Path(supervisor.__file__).resolve()), *argv)
+        argv = supervised(argv)
     spec.log.parent.mkdir(parents=True, exist_ok=True)
     output = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:

@@ -19,6 +19,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -254,14 +255,31 @@ def _links(path: Path) -> dict[Path, None]:
 
 
 def hand_over(paths: Iterable[Path], confinement: Confinement) -> None:
-    """Makes folders and all that is in them the confined user's. Links are changed, never followed."""
+    """Makes folders and all that is in them the confined user's. Links are changed, never followed.
+
+    Refuses a link in the place of a folder, whoever is to become the owner: where it leads would be handed over, or
+    bound into the sandbox, in its stead.
+    """
+    handed = tuple(paths)
+    for path in handed:
+        if path.is_symlink():
+            raise SandboxError("a link lies where PR code should get a folder to write", where=str(path))
     if confinement.uid is None or confinement.gid is None or os.geteuid() != 0:
         return
-    for path in paths:
-        os.chown(path, confinement.uid, confinement.gid, follow_symlinks=False)
-        for folder, folders, files in os.walk(path):
-            for name in (*folders, *files):
-                os.chown(Path(folder) / name, confinement.uid, confinement.gid, follow_symlinks=False)
+    for path in handed:
+        for found in (str(path), *_all_in(path)):
+            os.chown(found, confinement.uid, confinement.gid, follow_symlinks=False)
+
+
+def _all_in(folder: Path) -> Iterator[str]:
+    """Everything below a folder, links not followed. Not `os.walk`: code that nests folders could exhaust its stack."""
+    waiting = [str(folder)]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                yield entry.path
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
 
 
 def check_readable(paths: Iterable[Path], confinement: Confinement) -> None:

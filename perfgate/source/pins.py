@@ -94,6 +94,8 @@ def _requirement(text: str, where: str) -> Requirement:
         requirement = Requirement(text)
     except (InvalidRequirement, RecursionError) as error:
         raise PerfgateError(f"not a requirement: {printable(text, 80)!r}", where=where) from error
+    if len(str(requirement).splitlines()) > 1:  # by an escape in a marker's text
+        raise PerfgateError(f"not a requirement: {printable(text, 80)!r}", where=where)
     if requirement.url is not None and not requirement.url.startswith(("https://", "git+https://")):
         raise PerfgateError(f"{requirement.name} may only be had from an index or by https", where=where)
     return requirement

@@ -15,7 +15,7 @@ from perfgate.errors import PerfgateError
 from perfgate.records import Commit
 from perfgate.source.entry import Hold, Made, made_once
 from perfgate.source.git import Git, GitFailed, find_git_dir
-from perfgate.source.trees import extract
+from perfgate.source.trees import OddTree, extract
 
 MAX_FILE_BYTES = 4 * 2**20
 """Of a file that perfgate itself reads (configuration, pyproject.toml)."""
@@ -130,7 +130,7 @@ class Repository:
             return None
         _mode, _kind, oid, size = head.decode("ascii").split()
         if int(size) > MAX_FILE_BYTES:
-            raise PerfgateError(f"{path} has {int(size)} bytes, too many to read", where=sha[:12])
+            raise OddTree(f"{path} has {int(size)} bytes, too many to read", where=sha[:12])
         try:
             return self._git.run("cat-file", "blob", oid)
         except GitFailed as error:

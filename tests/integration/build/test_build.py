@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,6 +157,44 @@ def test_a_package_without_a_wheel_is_built_confined(lab: Lab, store: Store, con
     assert built.python.parent.stat().st_uid == os.geteuid()
 
 
+def test_links_of_a_build_from_source_stay_out_of_the_environment(
+    lab: Lab, store: Store, confined: Confinement
+) -> None:
+    """Were `venv/lib` a link, the next step would be given where it leads, to write into."""
+    runner = lab.root / "runner"
+    runner.mkdir()
+    (runner / "secret").write_text("secret")
+    hook = (
+        "import glob; [(os.rename(lib, lib + '-'), os.symlink("
+        f"{str(runner)!r}, lib)) for lib in glob.glob({str(lab.root / 'state')!r} + '/environments/*/venv/lib')"
+        " if os.access(os.path.dirname(lib), os.W_OK)]"
+    )
+    make_sdist(lab.index, "needs_building", "1.0", hook=hook)
+    built = _build(lab.builder(store, confinement=confined), Side.HEAD, lab.commit("needs_building", "tiny==1.0"))
+    venv = built.python.parent.parent
+    assert [path.name for path in runner.rglob("*")] == ["secret"]
+    assert not (venv / "lib").is_symlink()
+    assert run_python(built.python, built.path_entries, "import needs_building, tiny; print('fine')") == "fine"
+
+
+def test_folders_nested_without_end_are_removed(lab: Lab, store: Store, confinement: Confinement) -> None:
+    hook = (
+        "os.chdir(os.environ['HOME']); [(os.mkdir('d'), os.chdir('d')) for _ in range(1500)]; os.chdir(wheel_directory)"
+    )
+    make_sdist(lab.index, "needs_building", "1.0", hook=hook)
+    built = _build(lab.builder(store, confinement=confinement), Side.HEAD, lab.commit("needs_building"))
+    assert not companion(store.entry("environments", built.key), "scratch").exists()
+
+
+def test_a_script_of_a_package_built_here_runs_in_the_environment(lab: Lab, store: Store) -> None:
+    scripts = {"tool-1.0.data/scripts/tool": "#!python\nimport sys, needs_building; print(sys.prefix)\n"}
+    make_wheel(lab.index, "tool", "1.0", scripts)
+    make_sdist(lab.index, "needs_building", "1.0")
+    built = _build(lab.builder(store), Side.HEAD, lab.commit("needs_building", "tool"))
+    done = subprocess.run([built.python.parent / "tool"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(built.python.parent.parent)
+
+
 def test_installing_runs_no_code_outside_the_confinement(lab: Lab, store: Store, confined: Confinement) -> None:
     """A `.pth` file runs whenever the environment's Python starts: here it would leave a trace on the box."""
     trace = lab.root / "trace"
@@ -210,6 +249,7 @@ def test_pins_that_contradict_each_other_are_the_sides(lab: Lab, store: Store) -
         ("not toml [", "not TOML"),
         ("[project]\nname='sglang'\ndependencies=['-r /etc/passwd']\n", "not a requirement"),
         ("[project]\nname='sglang'\ndependencies=['x @ file:///etc/passwd']\n", "only be had"),
+        ("[project]\nname='sglang'\ndependencies=[\"x; os_name == 'x\\\\n-e /x'\"]\n", "not a requirement"),
         ("[project]\nname='sglang'\nrequires-python='<3'\ndependencies=[]\n", "asks for Python <3"),
         ("[project]\nname='sglang'\nrequires-python='rubbish'\ndependencies=[]\n", "makes no sense"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from perfgate.build.environment import Builder
 from perfgate.build.failures import BuildFailed
 from perfgate.build.local import KERNEL_TOOLS, RUST_TOOLS, LocalWork
 from perfgate.build.store import Store
-from perfgate.host.sandbox import Confinement
+from perfgate.host.sandbox import UNCONFINED, Confinement
 from perfgate.records import Blame, Side
 from perfgate.source.diff import classify
 from tests.integration.build.lab import BUILD_SYSTEM, Lab, backend, make_wheel, pyproject, run_python
@@ -145,7 +147,7 @@ def test_a_build_sees_no_token_and_no_other_side(lab: Lab, store: Store, tools: 
     hook = (
         "print('ENV', sorted(os.environ));"
         f" print('STATE', sorted(os.listdir({str(lab.root / 'state')!r})));"
-        f" leave_trace({str(lab.root / 'state' / 'caches' / 'ccache' / 'trace')!r})"
+        f" leave_trace({str(lab.root / 'state' / 'caches' / 'uv' / 'trace')!r})"
     )
     files = _kernel(1) | {"sgl-kernel/backend.py": backend("sgl-kernel", "0.3.21", "sgl_kernel", so="_C.so", hook=hook)}
     surroundings = {"UV_FIND_LINKS": str(lab.index), "UV_OFFLINE": "1", "HF_TOKEN": "hf_x", "GITHUB_TOKEN": "gh_x"}
@@ -155,7 +157,134 @@ def test_a_build_sees_no_token_and_no_other_side(lab: Lab, store: Store, tools: 
     said = (store.root / "head.log").read_text()
     assert "TOKEN" not in said
     assert "STATE ['environments']" in said
-    assert not (store.root / "caches" / "ccache" / "trace").exists()
+    assert not (store.root / "caches" / "uv" / "trace").exists()
+
+
+# --------------------------------------------------------------------------------- what a build may leave behind
+
+
+PLANT = """
+import os
+HOME = os.environ["HOME"]
+def everywhere():
+    yield from (HOME, os.path.dirname(HOME), os.path.dirname(os.path.dirname(HOME)))
+    for folder, folders, _ in os.walk({state!r}):
+        yield folder
+def plant(name, target):
+    for folder in everywhere():
+        path = os.path.join(folder, name)
+        try:
+            os.path.lexists(path) and os.unlink(path)
+            os.symlink(target, path)
+        except OSError:
+            pass
+"""
+"""Puts links wherever a build can write, in its own folders and in all of perfgate's that it finds."""
+
+
+def _hostile(lab: Lab, hook: str, *, name: str = "sgl-kernel", package: str = "sgl_kernel", so: str = "_C.so") -> str:
+    module = PLANT.format(state=str(lab.root / "state")) + "\n" + hook
+    return backend(name, "0.3.21", package, so=so, hook=f"exec({module!r}, {{}})")
+
+
+@pytest.fixture
+def victim(lab: Lab) -> Iterator[Path]:
+    """A file of the box that no build may reach."""
+    path = lab.root / "victim"
+    path.write_text("precious")
+    yield path
+    assert path.read_text() == "precious"
+
+
+def test_links_that_a_build_plants_are_not_written_through(
+    lab: Lab, store: Store, tools: Path, victim: Path, confined: Confinement
+) -> None:
+    names = ("install.txt", "resolution.txt", "wanted.in", "tools.in", "nvcc", "rust", "venv", "rust-tools")
+    hook = f"for name in {names!r}: plant(name, {str(victim)!r})"
+    files = _kernel(7) | {"sgl-kernel/backend.py": _hostile(lab, hook)}
+    built = _build(_builder(lab, store, KERNEL, confined), Side.HEAD, lab.commit("tiny==1.0", files=files))
+    assert run_python(built.python, built.path_entries, LOAD) == "7"
+
+
+def test_a_choice_of_versions_is_not_changed_by_a_build(
+    lab: Lab, store: Store, tools: Path, confined: Confinement
+) -> None:
+    hook = (
+        "for folder in everywhere():\n"
+        "  try: open(os.path.join(folder, 'resolution.txt'), 'w').write('other==1.0')\n"
+        "  except OSError: pass\n"
+    )
+    files = _kernel(7) | {"sgl-kernel/backend.py": _hostile(lab, hook)}
+    built = _build(_builder(lab, store, KERNEL, confined), Side.HEAD, lab.commit("tiny==1.0", files=files))
+    assert run_python(built.python, built.path_entries, "import tiny; print(tiny.VERSION)") == "1.0"
+    assert (store.folder("resolutions") / f"{built.key}.txt").read_text() == "tiny==1.0\n"
+
+
+def test_the_tree_may_not_lead_its_extensions_elsewhere(
+    lab: Lab, store: Store, tools: Path, victim: Path, confinement: Confinement
+) -> None:
+    files = {
+        "python/backend.py": backend("sglang", "0", "sglang", so="srt/_core.so"),
+        "python/source.c": "int answer(void) { return 9; }\n",
+    }
+    (lab.source / "python/sglang/srt/_core.so").symlink_to(victim)
+    sha = lab.commit("tiny==1.0", files=files, more=BUILD_SYSTEM)
+    with pytest.raises(BuildFailed) as error:
+        _build(_builder(lab, store, LocalWork(rust=True), confinement), Side.HEAD, sha)
+    assert error.value.failure.blame is Blame.SIDE
+
+
+def test_a_build_changes_no_tool_that_perfgate_starts_afterwards(
+    lab: Lab, store: Store, tools: Path, confined: Confinement
+) -> None:
+    trace = lab.root / "trace"
+    script = f"#!/bin/sh\\n: > {trace}\\n"
+    hook = (
+        "for folder in everywhere():\n"
+        "  if folder.endswith('/bin'):\n"
+        "    for name in ('python', 'python3'):\n"
+        "      try:\n"
+        "        os.unlink(os.path.join(folder, name))\n"
+        f"        open(os.path.join(folder, name), 'w').write('{script}')\n"
+        "        os.chmod(os.path.join(folder, name), 0o755)\n"
+        "      except OSError: pass\n"
+    )
+    files = _kernel(3) | {
+        "sgl-kernel/backend.py": _hostile(lab, hook),
+        "python/backend.py": backend("sglang", "0", "sglang", so="srt/_core.so"),
+        "python/source.c": "int answer(void) { return 9; }\n",
+    }
+    more = BUILD_SYSTEM.replace("requires = []", "requires = ['tiny']")
+    make_wheel(lab.index, "tiny", "1.1")
+    sha = lab.commit("tiny==1.0", files=files, more=more)
+    built = _build(_builder(lab, store, LocalWork(kernel=True, rust=True), confined), Side.HEAD, sha)
+    assert run_python(built.python, built.path_entries, LOAD_RUST) == "9"
+    assert not trace.exists()
+
+
+def test_a_kernel_wheel_that_cannot_be_installed_is_the_sides(
+    lab: Lab, store: Store, tools: Path, confinement: Confinement
+) -> None:
+    name = "sgl_kernel-1-py3-none-any.whl"
+    wheel = f"zipfile.ZipFile(os.path.join(wheel_directory, {name!r}), 'w')"
+    metadata = "Metadata-Version: 2.1\\nName: sgl-kernel\\nVersion: 1\\n"
+    broken = f"{wheel}.writestr('sgl_kernel-1.dist-info/METADATA', '{metadata}'); return {name!r}"
+    files = _kernel(1) | {"sgl-kernel/backend.py": backend("sgl-kernel", "1", "sgl_kernel", hook=broken)}
+    with pytest.raises(BuildFailed) as error:
+        _build(_builder(lab, store, KERNEL, confinement), Side.HEAD, lab.commit("tiny", files=files))
+    assert error.value.failure.blame is Blame.SIDE
+    assert error.value.failure.reason.startswith("install: ")
+
+
+@pytest.mark.parametrize("requirement", ["tiny; os_name == 'x\\n-e /x\\n'"])
+def test_what_a_project_needs_to_build_is_no_option_of_uv(
+    lab: Lab, store: Store, tools: Path, requirement: str
+) -> None:
+    project = f"[build-system]\nrequires = [{json.dumps(requirement)}]\n[project]\nname = 'sgl-kernel'\nversion = '1'\n"
+    sha = lab.commit("tiny", files=_kernel(1) | {"sgl-kernel/pyproject.toml": project})
+    with pytest.raises(BuildFailed, match="not a requirement") as error:
+        _build(_builder(lab, store, KERNEL, UNCONFINED), Side.HEAD, sha)
+    assert error.value.failure.blame is Blame.SIDE
 
 
 def test_the_lab_writes_what_it_says() -> None:

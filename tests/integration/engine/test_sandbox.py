@@ -147,6 +147,17 @@ def test_it_cannot_signal_a_process_of_the_box(shell: Shell) -> None:
         sleeper.wait()
 
 
+def test_a_link_in_the_place_of_a_folder_is_not_handed_over(place: Place) -> None:
+    place.home.rmdir()
+    place.home.symlink_to(place.other)
+    before = place.other.stat()
+    for confinement in (UNCONFINED, Confinement(kind=Kind.USER, uid=UNPRIVILEGED, gid=UNPRIVILEGED)):
+        with pytest.raises(SandboxError, match="a link lies where"):
+            hand_over([place.home], confinement)
+    assert place.other.stat().st_uid == before.st_uid
+    assert (place.other / "code.py").stat().st_uid == before.st_uid
+
+
 def bubblewrapped(place: Place, script: str, **more: object) -> tuple[str, ...]:
     confinement = choose("bubblewrap", hidden=[place.run.parent])
     hand_over([place.home], confinement)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -299,7 +300,7 @@ def test_a_watchdog_lost_right_after_the_start_leaves_no_server(
 
 def test_a_program_that_is_not_there_cannot_start(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "confine", lambda *_, **__: ("/nowhere/python",))
-    monkeypatch.setattr(server_module.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(CannotStart):
         Server.start(make().spec())
 

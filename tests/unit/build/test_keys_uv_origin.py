@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfgate.build.failures import Refused
 from perfgate.build.keys import Inputs, build_key, key_beside, wheel_names
 from perfgate.build.origin import Answer, WrongOrigin, check_origin, read_answer
-from perfgate.build.uv import Uv, environment, find_links, laid_over, passed
+from perfgate.build.uv import Uv, check_chosen, environment, find_links, laid_over, passed, requirement_lines
+from perfgate.records import Blame
 
 INPUTS = Inputs(requirements=("a==1", "b"), requires_python=">=3.10", python="3.12", platform="linux-x86_64 glibc 2.36")
 
@@ -103,6 +105,28 @@ def test_what_is_laid_over_replaces_and_comes_last() -> None:
         "nvidia-nccl-cu13==2.30.7",
     ]
     assert laid_over("", []) == ""
+    by_address = "x @ https://host/any%20name.whl\ny==1\n"  # not a file of ours: its name says nothing
+    assert laid_over(by_address, [], dropped=["y"]) == "x @ https://host/any%20name.whl\n"
+
+
+@pytest.mark.parametrize("text", ["a\n-e /x", 'a; os_name == "\r-r /x"', "a\u2028-e /x", "a @ https://x/\\"])
+def test_a_requirement_is_one_line_and_no_option(text: str) -> None:
+    assert requirement_lines(["a==1", "b"]) == "a==1\nb\n"
+    with pytest.raises(Refused, match="not a requirement") as error:
+        requirement_lines(["a==1", text])
+    assert error.value.failure.blame is Blame.SIDE
+
+
+@pytest.mark.parametrize(
+    "line", ["-e /x", "-r /etc/passwd", "--index-url https://x", "/x.whl", "x @ file:///x", "x @ ssh://x", "((("]
+)
+def test_a_choice_made_by_strangers_code_holds_requirements_alone(line: str) -> None:
+    asked = ("tiny", "ours @ file:///wheels/ours-1-py3-none-any.whl")
+    fine = "# by uv\n\ntorch==2.9.1 ; x == 'y'\nx @ git+https://host/x@abc\nours @ file:///wheels/ours-1-py3-none-any.whl\n"
+    check_chosen(fine.replace("x == 'y'", "os_name == 'y'"), asked)
+    with pytest.raises(Refused) as error:
+        check_chosen(f"torch==2.9.1\n{line}\n", asked)
+    assert error.value.failure.blame is Blame.SIDE
 
 
 def _answer(**changes: Any) -> str:
@@ -125,7 +149,11 @@ def test_the_answer_is_read_as_a_strangers() -> None:
 
 
 @pytest.mark.parametrize(
-    "output", ["", "perfgate-origin:", "perfgate-origin:[]", 'perfgate-origin:{"versions": 1}', "x"]
+    "output",
+    [
+        *("", "perfgate-origin:", "perfgate-origin:[]", 'perfgate-origin:{"versions": 1}', "x"),
+        *("perfgate-origin:" + "[" * 100_000, "perfgate-origin:" + '{"a":' * 100_000),
+    ],
 )
 def test_no_answer_is_told(output: str) -> None:
     with pytest.raises(WrongOrigin, match="does not say"):
@@ -139,6 +167,19 @@ def test_any_answer_is_read_or_refused(text: str) -> None:
     except WrongOrigin:
         return
     read_answer(_answer(origin=text, python=text, versions={"torch": text}))
+
+
+@pytest.mark.parametrize("origin", ["\ud800", "/x/\udfff", "/a\0b", 1, ["/x"]])
+def test_an_origin_that_is_no_path_is_none(origin: Any, tmp_path: Path) -> None:
+    answer = read_answer(_answer(origin=origin, package=False))
+    with pytest.raises(WrongOrigin, match="finds nothing"):
+        check_origin(answer, tmp_path)
+
+
+def test_an_origin_that_leads_round_and_round_is_not_the_commits(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(WrongOrigin, match="not the commit's code"):
+        check_origin(_given(tmp_path / "loop"), tmp_path)
 
 
 def _given(origin: Path | None, *, package: bool = True) -> Answer:

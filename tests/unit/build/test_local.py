@@ -1,28 +1,28 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from perfgate.build import local
-from perfgate.build.failures import Failure
+from perfgate.build.failures import Failure, Refused
 from perfgate.build.local import (
     LocalWork,
     Toolchain,
     build_requirements,
-    ccache_variables,
     compiled_parts,
     copy_source,
     find_toolchain,
     kernel_project,
     kernel_variables,
-    only_wheel,
     read_inside,
 )
 from perfgate.config import BuildRules
 from perfgate.errors import PerfgateError
-from perfgate.records import Blame, Side
+from perfgate.records import Blame
 from perfgate.source.diff import classify
 from perfgate.source.entry import protect, remove_tree
 
@@ -70,7 +70,6 @@ def test_tools_are_found_and_jobs_fit_the_memory(tools: Path, monkeypatch: pytes
     assert isinstance(found, Toolchain)
     assert found.jobs == 10
     assert found.tools["nvcc"] == tools / "nvcc"
-    assert found.ccache is None
 
 
 def _refusal(result: Toolchain | Failure) -> str:
@@ -101,18 +100,9 @@ def test_too_little_memory_is_told_before_anything_is_built(tools: Path, monkeyp
     assert "lower build.jobs" in _refusal(find_toolchain(KERNEL, str(tools), BuildRules(jobs=16), "9.0"))
 
 
-def test_a_pr_never_writes_into_the_compiler_cache_that_base_reads(tmp_path: Path) -> None:
-    shared, private = tmp_path / "shared", tmp_path / "private"
-    head = ccache_variables(Side.HEAD, private, shared)
-    base = ccache_variables(Side.BASE, private, shared)
-    assert head["CCACHE_REMOTE_STORAGE"] == f"file:{shared}|read-only"
-    assert base["CCACHE_REMOTE_STORAGE"] == f"file:{shared}"
-    assert head["CCACHE_DIR"] == str(private)
-
-
 def test_both_sides_get_the_same_flags(tmp_path: Path) -> None:
     toolchain = Toolchain(tools={"nvcc": Path("/cuda/nvcc")}, jobs=4, arch="12.0a")
-    made = kernel_variables(toolchain, tmp_path / "nvcc", {})
+    made = kernel_variables(toolchain, tmp_path / "nvcc")
     assert made["TORCH_CUDA_ARCH_LIST"] == made["PERFGATE_CUDA_ARCH"] == "12.0a"
     assert made["CMAKE_BUILD_PARALLEL_LEVEL"] == made["MAX_JOBS"] == "4"
     assert made["CUDACXX"] == str(tmp_path / "nvcc")
@@ -138,6 +128,8 @@ def test_links_out_of_the_tree_are_not_read(tmp_path: Path) -> None:
     assert read_inside(tree, "up") is None
     assert read_inside(tree, "../secret") is None
     assert read_inside(tree, "in") == b"fine"
+    (tree / "loop").symlink_to("loop")
+    assert read_inside(tree, "loop") is None
 
 
 @pytest.mark.parametrize(
@@ -164,23 +156,55 @@ def test_sources_are_copied_writable_with_links_kept(tmp_path: Path) -> None:
     remove_tree(tree)
 
 
-def test_only_extension_modules_of_sglang_leave_a_wheel(tmp_path: Path) -> None:
-    wheel = tmp_path / "x.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for name in (
-            *("sglang/srt/_core.abi3.so", "sglang/x.py", "other/y.so", "sglang/../../evil.so", "/sglang/z.so"),
-            *("sglang/srt/", "sglang//w.so"),
-        ):
+def _wheel(path: Path, *names: str) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
             archive.writestr(name, "binary")
+    return path
+
+
+def test_only_extension_modules_of_sglang_leave_a_wheel(tmp_path: Path) -> None:
+    wheel = _wheel(
+        tmp_path / "x.whl",
+        *("sglang/srt/_core.abi3.so", "sglang/x.py", "other/y.so", "sglang/../../evil.so", "/sglang/z.so"),
+        *("sglang/srt/", "sglang//w.so"),
+    )
     assert compiled_parts(wheel, tmp_path / "out") == ("sglang/srt/_core.abi3.so",)
     assert [path.name for path in tmp_path.rglob("*.so")] == ["_core.abi3.so"]
-    with pytest.raises(PerfgateError, match="too large"):
-        compiled_parts(wheel, tmp_path / "out", limit=3)
+    with _refused("too large"):
+        compiled_parts(wheel, tmp_path / "small", limit=3)
 
 
-def test_a_build_leaves_one_wheel(tmp_path: Path) -> None:
-    with pytest.raises(PerfgateError, match="0 wheels"):
-        only_wheel(tmp_path)
-    (tmp_path / "a-1-py3-none-any.whl").write_text("")
-    (tmp_path / "b-1-py3-none-any.whl").symlink_to("/etc/passwd")
-    assert only_wheel(tmp_path).name == "a-1-py3-none-any.whl"
+def test_extension_modules_go_into_a_folder_that_nobody_else_made(tmp_path: Path) -> None:
+    victim, out = tmp_path / "victim", tmp_path / "out"
+    victim.write_text("precious")
+    (out / "sglang").mkdir(parents=True)
+    (out / "sglang" / "x.so").symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        compiled_parts(_wheel(tmp_path / "x.whl", "sglang/x.so"), out)
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("names", [("sglang/a.so", "sglang/a.so/b.so"), (f"sglang/{'x' * 300}.so",)])
+def test_a_wheel_that_cannot_be_unpacked_is_the_sides(tmp_path: Path, names: tuple[str, ...]) -> None:
+    with _refused("cannot be unpacked"):
+        compiled_parts(_wheel(tmp_path / "x.whl", *names), tmp_path / "out")
+
+
+def test_a_wheel_that_is_none_is_the_sides(tmp_path: Path) -> None:
+    broken = tmp_path / "x.whl"
+    broken.write_bytes(b"no zip at all")
+    with _refused("cannot be read"):
+        compiled_parts(broken, tmp_path / "out")
+    damaged = bytearray(_wheel(tmp_path / "y.whl", "sglang/a.so").read_bytes())
+    damaged[damaged.index(b"binary")] ^= 1
+    broken.write_bytes(damaged)
+    with _refused("cannot be read"):
+        compiled_parts(broken, tmp_path / "again")
+
+
+@contextmanager
+def _refused(text: str) -> Iterator[None]:
+    with pytest.raises(Refused, match=text) as error:
+        yield
+    assert error.value.failure.blame is Blame.SIDE

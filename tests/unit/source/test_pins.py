@@ -61,6 +61,7 @@ def test_an_extra_that_names_itself_ends() -> None:
         (b'[project]\noptional-dependencies=["a"]', "no table"),
         (b'[project]\ndependencies=["-r /etc/passwd"]', "not a requirement"),
         (b'[project]\ndependencies=["a\\n--index-url http://x"]', "not a requirement"),
+        (b"[project]\ndependencies=[\"a; os_name == 'x\\\\n--index-url http://x'\"]", "not a requirement"),
         (b'[project]\ndependencies=["a @ file:///etc/passwd"]', "only be had"),
         (b'[project]\ndependencies=["a @ git+ssh://host/x"]', "only be had"),
         (b'[project]\ndependencies=["a @ ../x"]', "only be had"),

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfgate.errors import PerfgateError
 from perfgate.source.manifest import difference
-from perfgate.source.trees import TreeEntry, check_names
+from perfgate.source.trees import OddTree, TreeEntry, check_names
 
 
 def _entries(*paths: bytes) -> list[TreeEntry]:
@@ -24,11 +23,14 @@ def _entries(*paths: bytes) -> list[TreeEntry]:
         [b"link", b"link/inside"],
         [b"same", b"same"],
         [b"x" * 5000],
+        [b"x" * 256],
+        [b"/".join([b"x"] * 1500)],
+        [b"/".join([b"x" * 250] * 13)],
         [b""],
     ],
 )
 def test_names_that_lead_astray_are_refused(paths: list[bytes]) -> None:
-    with pytest.raises(PerfgateError, match="no checkout may have"):
+    with pytest.raises(OddTree, match="no checkout may have"):
         check_names(_entries(*paths))
 
 

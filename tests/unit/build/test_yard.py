@@ -1,0 +1,171 @@
+"""What is taken from a folder that strangers' code could write: files, and nothing by way of a link."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from perfgate.build import yard as module
+from perfgate.build.failures import Refused
+from perfgate.build.yard import MAX_DEPTH, Yard, create, sides_fault, take_text, take_tree, take_wheel
+from perfgate.records import Blame
+
+NAME = "a-1-py3-none-any.whl"
+
+
+@contextmanager
+def _refused(text: str) -> Iterator[None]:
+    with pytest.raises(Refused, match=text) as error:
+        yield
+    assert error.value.failure.blame is Blame.SIDE
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Path]:
+    """A file of the box that no step may reach."""
+    path = tmp_path / "victim"
+    path.write_text("precious")
+    yield path
+    assert path.read_text() == "precious"
+
+
+def test_a_yard_is_never_one_that_was_there(tmp_path: Path) -> None:
+    Yard.new(tmp_path / "yard")
+    with pytest.raises(FileExistsError):
+        Yard.new(tmp_path / "yard")
+
+
+def test_a_new_file_is_never_written_through_a_link(tmp_path: Path, victim: Path) -> None:
+    (tmp_path / "link").symlink_to(victim)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("link", "dangling"):
+        with pytest.raises(FileExistsError):
+            create(tmp_path / name)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_build_leaves_one_wheel(tmp_path: Path, victim: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    with _refused("0 wheels"):
+        take_wheel(out, tmp_path / "a")
+    (out / NAME).write_text("wheel")
+    (out / "b-1-py3-none-any.whl").symlink_to(victim)
+    taken = take_wheel(out, tmp_path / "b")
+    assert (taken.name, taken.read_text()) == (NAME, "wheel")
+    (out / "c-1-py3-none-any.whl").write_text("another")
+    with _refused("2 wheels"):
+        take_wheel(out, tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    "name", ["x.whl", "a-1\n-py3-none-any.whl", "a-1-py3-none-any #.whl", "a-1-py3-none-any\n-e x.whl", "-r-1-x.whl"]
+)
+def test_a_wheel_whose_name_could_be_read_as_anything_else_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("")
+    with _refused("no wheel may have"):
+        take_wheel(tmp_path, tmp_path / "taken")
+
+
+def test_texts_are_taken_from_small_regular_files(
+    tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text").write_text("torch==1\n")
+    assert take_text(tmp_path / "text") == "torch==1\n"
+    (tmp_path / "link").symlink_to(victim)
+    (tmp_path / "binary").write_bytes(b"\xff")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "binary", "pipe", "missing"):
+        with _refused("cannot be read|is no"):
+            take_text(tmp_path / name)
+    monkeypatch.setattr(module, "MAX_TEXT", 3)
+    with _refused("too large"):
+        take_text(tmp_path / "text")
+
+
+def test_a_tree_is_taken_without_links_and_devices(tmp_path: Path, victim: Path) -> None:
+    source, into = tmp_path / "source", tmp_path / "into"
+    (source / "lib" / "deep").mkdir(parents=True)
+    into.mkdir()
+    (source / "lib" / "deep" / "x.py").write_text("x")
+    (source / "run").write_text("run")
+    (source / "run").chmod(0o4755)
+    (source / "link").symlink_to(victim)
+    (source / "folder").symlink_to(tmp_path)
+    os.mkfifo(source / "pipe")
+    take_tree(source, into)
+    assert sorted(str(path.relative_to(into)) for path in into.rglob("*")) == [
+        "lib",
+        "lib/deep",
+        "lib/deep/x.py",
+        "run",
+    ]
+    assert (into / "run").stat().st_mode & 0o7777 == 0o755
+
+
+def test_a_tree_is_not_laid_through_links(tmp_path: Path, victim: Path) -> None:
+    source, into, elsewhere = tmp_path / "source", tmp_path / "into", tmp_path / "elsewhere"
+    (source / "sglang").mkdir(parents=True)
+    (source / "sglang" / "x.so").write_text("binary")
+    (into / "sglang").mkdir(parents=True)
+    elsewhere.mkdir()
+    (into / "sglang" / "x.so").symlink_to(victim)
+    for replacing in (False, True):
+        with _refused("File exists"):
+            take_tree(source, into, replacing=replacing)
+    (into / "sglang" / "x.so").unlink()
+    (into / "sglang").rmdir()
+    (into / "sglang").symlink_to(elsewhere)
+    with _refused("link out of the folder"):
+        take_tree(source, into, replacing=True)
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_link_within_the_folder_and_a_file_to_replace_are_fine(tmp_path: Path) -> None:
+    source, into = tmp_path / "source", tmp_path / "into"
+    (source / "lib64").mkdir(parents=True)
+    (into / "lib").mkdir(parents=True)
+    (into / "lib64").symlink_to("lib")
+    (source / "lib64" / "x").write_text("new")
+    (into / "lib" / "x").write_text("old")
+    with _refused("File exists"):
+        take_tree(source, into)
+    take_tree(source, into, replacing=True)
+    assert (into / "lib" / "x").read_text() == "new"
+
+
+def test_a_tree_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in "abc":
+        (source / name).write_text("123")
+    (tmp_path / "into").mkdir()
+    (tmp_path / "again").mkdir()
+    monkeypatch.setattr(module, "MAX_BYTES", 8)
+    with _refused("too large"):
+        take_tree(source, tmp_path / "into")
+    monkeypatch.setattr(module, "MAX_ENTRIES", 2)
+    with _refused("more than 2 files"):
+        take_tree(source, tmp_path / "again")
+
+
+def test_folders_nested_without_end_are_not_followed(tmp_path: Path) -> None:
+    deep = tmp_path / "source"
+    for _ in range(MAX_DEPTH + 2):
+        deep.mkdir()
+        deep /= "d"
+    (tmp_path / "into").mkdir()
+    with _refused("deep"):
+        take_tree(tmp_path / "source", tmp_path / "into")
+
+
+def test_a_full_disk_stays_the_boxs() -> None:
+    with pytest.raises(OSError, match="full"), sides_fault("what it left cannot be taken"):
+        raise OSError(errno.ENOSPC, "full")
+    with _refused("what it left cannot be taken: too long"), sides_fault("what it left cannot be taken"):
+        raise OSError(errno.ENAMETOOLONG, "too long")
