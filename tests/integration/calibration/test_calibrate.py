@@ -242,7 +242,7 @@ def test_a_loss_by_chance_is_a_warning_and_ends_with_0(tmp_path: Path) -> None:
         assert done.metric("tok_s", "baseline")["verdict"] == "regression"
         assert (done.verdict, len(done.warnings("false_alarm"))) == ("pass", 1)
         out = " ".join(done.out.split())
-        assert "The judge would have called this commit slower than itself: baseline tok_s by" in out
+        assert "The judge would have called this commit slower than itself: baseline tok/s by" in out
         assert len(ledger(world)) == 2
         assert "(configuration)" in out, "two pairs are too few to know the noise by"
     finally:
