@@ -58,14 +58,13 @@ def check(path: Path) -> tuple[str, ...]:
 
 def _unpinned(resolved: Resolved) -> Iterator[str]:
     """Models whose bytes nothing fixes, but for a folder of the box."""
-    models = {
-        model: revision
+    asked = dict.fromkeys(
+        pair
         for recipe in resolved.recipes
-        for model, revision in ((recipe.model, recipe.revision), (recipe.draft, recipe.draft_revision))
-        if model
-    }
-    for model, revision in models.items():
-        if revision is None:
+        for pair in ((recipe.model, recipe.revision), (recipe.draft, recipe.draft_revision))
+    )
+    for model, revision in asked:
+        if model and revision is None:
             yield f"{model} has no revision: that is fine only where the box file's `models` names its folder"
 
 

@@ -188,24 +188,10 @@ def resolve(config: Config, box: BoxFile | None = None, *overlays: Config, profi
         box=box,
         profile=profile,
         hash="",
-        notes=(*nccl_notes(nccl), *_idle_revisions(together, box)),
+        notes=tuple(nccl_notes(nccl)),
     )
     canonical = json.dumps(resolved.as_data(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return dataclasses.replace(resolved, hash=short_hash(canonical))
-
-
-def _idle_revisions(config: Config, box: BoxFile) -> Iterator[str]:
-    """A folder of the box holds what it holds, whatever revision perfgate.yml asks for."""
-    asked = {
-        model: revision
-        for recipe in flattened(config).values()
-        if recipe.enabled
-        for model, revision in ((recipe.model, recipe.revision), (recipe.draft, recipe.draft_revision))
-        if model and revision
-    }
-    for model, revision in asked.items():
-        if model in box.models:
-            yield f"revision {revision[:12]} of {model} is not looked for: the box file names a folder for that model"
 
 
 def _resolved(name: str, recipe: Recipe, config: Config, box: BoxFile) -> ResolvedRecipe:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import typer
 from rich.console import Console
 
 from perfgate import config_file
@@ -24,7 +25,7 @@ def examine(config: Path | None, box: Path | None, profile: str, *, as_json: boo
         resolved = config_file.resolve(config_file.load_file(config), found, *layers(profile), profile=profile)
     doctor = run_doctor(Patient(box=found, resolved=resolved, profile=profile))
     if as_json:
-        print(json.dumps(dataclasses.asdict(doctor), indent=1, default=str))
+        typer.echo(json.dumps(dataclasses.asdict(doctor), indent=1, default=str))
     else:
         show(doctor, Console())
     return Exit.OK if doctor.ok else Exit.CANNOT

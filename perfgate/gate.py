@@ -27,6 +27,7 @@ from perfgate.config import Config, Resolved
 from perfgate.config_resolve import metric_plans
 from perfgate.cpu.environment import prepare
 from perfgate.cpu.profile import models, settings
+from perfgate.engine.faults import LaunchError
 from perfgate.engine.watchdog import Swept, Watchdog, sweep
 from perfgate.errors import Exit, PerfgateError
 from perfgate.facts import read_facts
@@ -40,7 +41,7 @@ from perfgate.host.temporary import sweep_temporary
 from perfgate.host.watch import BoxWatch
 from perfgate.judge.evidence import RunFacts
 from perfgate.ledger import LEDGER_FILE, Ledger
-from perfgate.measure import Measuring, go_on, stopped
+from perfgate.measure import Measuring, go_on, stopped, what_is_left
 from perfgate.noise_memory import kind_of, remember
 from perfgate.notebook import Notebook
 from perfgate.planning import (
@@ -132,12 +133,14 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
         run, plan = _begin(job, request)
         try:
             with Notebook(run) as notebook:
-                step = go_on(notebook, plan, kept_evidence(run, plan.continues))
-                if step.recipe is None:  # nothing is left that needs the box, so nothing on it changes the verdict
-                    progress.say(f"nothing is left to measure: {step.reason}")
+                earlier = kept_evidence(run, plan.continues)
+                left = what_is_left(notebook.facts, plan, earlier)
+                if left.recipe is None:  # nothing is left that needs the box, so nothing on it changes the verdict
+                    go_on(notebook, plan, earlier)
+                    progress.say(f"nothing is left to measure: {left.reason}")
                 else:
                     check_workloads(run, plan, _workloads(job.resolved))
-                    _carry_out(job, run, notebook, wait_s=request.wait_s)
+                    _carry_out(job, run, notebook, plan, wait_s=request.wait_s)
             _remember(job, run)  # before there is a result: a run that was killed in between is resumed, and told again
             result = conclude(run)
             _tidy(store, progress.say)
@@ -201,12 +204,17 @@ def _held(job: Job, run: Path) -> Path:
     return job.store.use("runs", run.name) if run.parent == job.store.folder("runs") else run
 
 
-def _carry_out(job: Job, run: Path, notebook: Notebook, wait_s: float) -> None:
+def _carry_out(job: Job, run: Path, notebook: Notebook, plan: r.Plan, wait_s: float) -> None:
     """From the plan to the last fact. What stops it is a fact as well."""
-    if job.commits.diff.nothing and not notebook.run().plan.calibration:
+    resumed = bool(notebook.facts)
+    if not resumed:
+        notebook.append(plan)
+    if job.commits.diff.nothing and not plan.calibration:
         job.progress.say(f"nothing to measure: {job.commits.diff.reason}")
         return
     with _box(job, notebook, wait_s) as watchdog:
+        if resumed:  # by this line what went wrong before no longer counts: not before it can be tried again
+            notebook.append(plan)
         try:
             job, make = _equipped(job)
             if not _fit(job, notebook):
@@ -229,8 +237,14 @@ def _models(resolved: Resolved) -> set[Path]:
 
 def _note(error: PerfgateError, notebook: Notebook) -> None:
     """What the box refused in mid-run is the run's result, not its end; where no fact can be written it is its end."""
+    fault = r.Fault(id="fault/box", code="box_refused", text=str(error), blame=r.Blame.BOX)
+    if isinstance(error, LaunchError):  # of the launch whose end was written last
+        ends = [fact for fact in notebook.facts if isinstance(fact, r.LaunchEnd)]
+        told = f"{ends[-1].id}: {error}" if ends else str(error)
+        launch = ends[-1].id if ends else None
+        fault = replace(fault, code=error.code, text=told, launch=launch, lines=error.lines)
     try:
-        notebook.append(r.Fault(id="fault/box", code="box_refused", text=str(error), blame=r.Blame.BOX))
+        notebook.append(fault)
     except PerfgateError:
         raise error from None
 

@@ -233,6 +233,13 @@ def next_pair(run: RunFacts, earlier: Sequence[RunFacts]) -> Step:
     return next_step(gated, progress, limits.max_pairs, limits.minutes - minutes_spent(run))
 
 
+def what_is_left(facts: Sequence[r.Fact], plan: r.Plan, earlier: Sequence[RunFacts] = ()) -> Step:
+    """What a run of these facts would measure next under this plan; nothing is written down."""
+    run = RunFacts.of((*facts, plan))
+    assert run is not None, "there is a plan"
+    return next_pair(run, earlier)
+
+
 def go_on(notebook: Notebook, plan: r.Plan, earlier: Sequence[RunFacts] = ()) -> Step:
     """Writes down the plan of a run that begins or goes on, and says what is to be measured next.
 

@@ -98,8 +98,9 @@ def find_configuration(
         tip = repository.resolve(request.base_branch or request.base or repository.default_branch()).sha
         text = repository.read_file(tip, CONFIG_PATH)
         config, source = (config_file.load(text, CONFIG_PATH), tip) if text else (Config(), BUILT_IN)
+    box = find_box(request)
     try:
-        resolved = config_file.resolve(config, find_box(request), *profile(request.profile), profile=request.profile)
+        resolved = config_file.resolve(config, box, *profile(request.profile), profile=request.profile)
     except config_file.ConfigError as error:
         if source != BUILT_IN:
             raise

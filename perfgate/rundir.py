@@ -115,11 +115,12 @@ def check_same(run: Path, plan: r.Plan, base: str, head: str, config_hash: str, 
 
 
 def check_workloads(run: Path, plan: r.Plan, workloads: Mapping[str, str]) -> None:
-    """Refuses to add pairs of other weights to those that a run has: a folder of the box may hold others by now."""
+    """Refuses to add pairs of another question to those that a run has: a model's folder may hold other weights by now,
+    and a newer perfgate may ask otherwise."""
     changed = [recipe.name for recipe in plan.recipes if recipe.workload != workloads[recipe.name]]
     if changed:
         raise PerfgateError(
-            f"the models of {', '.join(changed)} have changed since",
+            f"what is asked of {', '.join(changed)}, or its models, has changed since",
             where=str(run),
             remedy="measure anew, without --resume",
         )

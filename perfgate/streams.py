@@ -51,6 +51,9 @@ def unbroken_streams() -> Iterator[None]:
     try:
         yield
     finally:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()  # while a reader who has gone still ends nothing
         sys.stdout, sys.stderr = before
 
 

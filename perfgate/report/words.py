@@ -246,9 +246,14 @@ def stand_ins(result: Result) -> list[str]:
 # ------------------------------------------------------------------------------------------------ sentences
 
 
-def explained_sentence(environment: Environment) -> str | None:
-    """What differed between the sides and may: the change did it, or it does not matter."""
-    return _capitalised(_first_sentences(environment.explained)) if environment.explained else None
+BY_CODE = "code_sets_variable"
+
+
+def explained_by_code(result: Result) -> list[str]:
+    """What head's or base's own code made differ, a sentence each. What else is explained stands in the notes."""
+    told = {notice.text for notice in result.warnings if notice.code == BY_CODE}
+    sentences = [_capitalised(_sentence(one.sentence)) for one in result.environment.explained]
+    return [sentence for sentence in sentences if sentence in told][:MOST_SENTENCES]
 
 
 def _first_sentences(differences: Sequence[Difference]) -> str:
@@ -267,8 +272,10 @@ def environment_sentences(environment: Environment) -> list[str]:
         told = _first_sentences(unexplained)
         sentences.append(f"Not the same for both sides, and the change does not explain it: {told}")
     if same:
-        rest = "All else is" if explained or unexplained else "Both sides ran with"
-        sentences.append(f"{rest} the same ({numbers.count(len(same), 'thing')} compared).")
+        rest = "All else that was compared is" if explained or unexplained else "Both sides ran with"
+        sentences.append(
+            f"{rest} the same ({numbers.count(len(same), 'thing')}{'' if explained or unexplained else ' compared'})."
+        )
     return sentences
 
 
@@ -324,11 +331,11 @@ def ungated_losses(result: Result) -> str | None:
 
 def outputs_sentences(result: Result) -> list[str]:
     """Whether head still answers as base does, and what it means."""
-    if not result.outputs_differ:
+    if not result.outputs_differ or result.calibration:
         return []
     told = [notice.text for notice in result.warnings if notice.code == "outputs_differ"]
     plain = "Head answers some prompts with other tokens than base, at temperature 0."
-    return [*(told or [plain]), "Look at that first, unless the change is meant to alter answers or their rounding."]
+    return [*(told or [plain]), "Only a change that is meant to alter answers, or their rounding, should do that."]
 
 
 def failure(result: Result) -> Notice | None:
@@ -353,15 +360,15 @@ def failure_lines(result: Result) -> tuple[str, ...]:
 def notices(result: Result) -> list[Notice]:
     """Warnings first, what was fixed from the start last. What is said elsewhere already is not said twice."""
     stood_in = bool(stand_ins(result))
-    explained = {_capitalised(_sentence(one.sentence)) for one in result.environment.explained[:MOST_SENTENCES]}
+    by_code, outputs = explained_by_code(result), outputs_sentences(result)
 
     def is_said(notice: Notice) -> bool:
         repeats = bool(lines_of(notice)) and notice.text.rstrip(".") in result.reason
         return (
             repeats
             or (notice.code == "metric_absent" and stood_in)
-            or (notice.code == "outputs_differ" and bool(result.outputs_differ))
-            or notice.text in explained
+            or (notice.code == "outputs_differ" and notice.text in outputs)
+            or (notice.code == BY_CODE and notice.text in by_code)
         )
 
     told = [notice for notice in result.warnings if not is_said(notice)]
@@ -377,7 +384,7 @@ def paragraphs(result: Result) -> list[tuple[str, list[str]]]:
         ("Where the time goes.", lost),
         ("Outputs.", outputs_sentences(result)),
         ("Beside the verdict.", [ungated_losses(result)]),
-        ("What differs, explained.", [explained_sentence(result.environment) if watched else None]),
+        ("Changed by the code itself.", explained_by_code(result) if watched else []),
         ("The box.", box),
         ("What could be seen.", [detectable_sentence(result)]),
         ("Read with care.", stand_ins(result)[:4]),

@@ -34,7 +34,8 @@ def ended(command: Sequence[str], *, out: bool, err: bool) -> tuple[int, str]:
     reader, nobody = os.pipe()
     os.close(reader)
     streams = {"stdout": subprocess.PIPE if out else nobody, "stderr": subprocess.PIPE if err else nobody}
-    with subprocess.Popen(command, **streams, text=True) as process:  # type: ignore[call-overload]
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(command, **streams, text=True, env=plain) as process:  # type: ignore[call-overload]
         os.close(nobody)
         said = process.communicate(timeout=60)
     return process.returncode, "".join(filter(None, said))
@@ -45,6 +46,7 @@ def ended(command: Sequence[str], *, out: bool, err: bool) -> tuple[int, str]:
     [
         (("report", str(STORY)), 0),
         (("config", "--example"), 0),
+        (("config", "--schema"), 0),
         (("--help",), 0),
         (("--version",), 0),
         (("report", "/nowhere"), 2),

@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perfgate.config_file import ConfigError, check, load, load_box, resolve
-from perfgate.config_layer import load_box_layer
 from perfgate.config_yaml import MAX_BYTES
 from perfgate.errors import Exit, PerfgateError
 
@@ -271,13 +270,9 @@ def test_a_model_without_a_revision_is_told(tmp_path: Path) -> None:
     text = "recipes:\n  baseline: {model: org/m, revision: 'PIN'}\n  eagle3: {draft: org/d}\n".replace("PIN", "a1" * 20)
     (told,) = check(written(tmp_path, text))
     assert told.startswith("org/d has no revision")
-
-
-def test_a_revision_that_nobody_looks_for_is_told() -> None:
-    text = f"recipes:\n  baseline: {{model: org/m, revision: {'a1' * 20}}}\n  eagle3: {{enabled: false}}\n"
-    box = load_box_layer(b"models: {org/m: /data/m}\n", "box.yml")
-    (note,) = resolve(load(text.encode(), "x.yml"), box).notes
-    assert note == f"revision {'a1' * 6} of org/m is not looked for: the box file names a folder for that model"
+    pinned = "{model: org/m, revision: 'PIN', draft: org/d, draft_revision: 'PIN'}".replace("PIN", "a1" * 20)
+    (told,) = check(written(tmp_path, f"recipes:\n  baseline: {{model: org/m}}\n  eagle3: {pinned}\n"))
+    assert told.startswith("org/m has no revision")
 
 
 def test_missing_models_are_told_when_the_configuration_is_resolved() -> None:

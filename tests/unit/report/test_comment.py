@@ -120,6 +120,23 @@ def test_a_loss_beside_the_gate_is_told() -> None:
     assert "not gated: eagle3 −7.7 % tok/s at concurrency 8" in text
 
 
+def test_what_could_not_be_proven_is_a_note_and_no_explanation() -> None:
+    text = "What the servers found at their start could not be read on both sides: nothing is proven of it."
+    unproven = r.Difference(what="environment at start", sentence=text[0].lower() + text[1:-1])
+    environment = r.Environment(explained=(unproven,), same=results.story().environment.same[:1])
+    warning = r.Notice(code="environment_not_proven", text=text)
+    comment = render_comment(replace(results.passed(), environment=environment, warnings=(warning,)))
+    assert f"- {text}" in comment
+    assert "Changed by the code itself" not in comment
+
+
+def test_a_calibration_compares_no_answers_with_a_changes() -> None:
+    result = replace(results.outputs_differ(), calibration=True)
+    text = render_comment(result)
+    assert "**Outputs.**" not in text
+    assert text.count("other tokens than base") == 1  # a note: the launches of one commit differ
+
+
 def test_outputs_that_differ_are_told_once() -> None:
     assert render_comment(results.outputs_differ()).count("other tokens than base") == 1
     bare = replace(results.passed(), outputs_differ=True)
