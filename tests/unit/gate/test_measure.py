@@ -15,7 +15,7 @@ from perfgate.environment import assess_environment
 from perfgate.facts import FACTS_FILE
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import cost_of, judge_run, minutes_spent
-from perfgate.measure import LaunchOrder, Measuring, go_on, orders
+from perfgate.measure import LaunchOrder, Measuring, go_on, orders, what_is_left
 
 from .builders import TableBench, a_notebook, a_plan
 
@@ -230,6 +230,14 @@ def test_a_run_that_was_killed_after_its_last_pair_needs_no_box(tmp_path: Path, 
     assert (again.verdict, again.reason, again.cost.launches) == (whole.verdict, whole.reason, len(bench.launched))
 
 
+def test_looking_at_what_is_left_writes_nothing(tmp_path: Path) -> None:
+    with a_notebook(tmp_path) as notebook:
+        before = tuple(notebook.facts)
+        assert what_is_left(notebook.facts, a_plan()).recipe is not None
+        assert tuple(notebook.facts) == before
+    assert what_is_left((), a_plan()).recipe is not None
+
+
 @pytest.mark.parametrize("launches", range(4))
 def test_a_run_with_a_pair_to_measure_goes_on(tmp_path: Path, launches: int) -> None:
     with a_notebook(tmp_path) as notebook:
@@ -358,7 +366,7 @@ def test_where_something_of_a_launch_is_left_nothing_more_is_launched_and_nobody
 
         def left(order: LaunchOrder) -> r.LaunchEnd:
             launch(order)
-            raise ServerNotFreed("not_ended", "processes of the server cannot be ended: 7")
+            raise ServerNotFreed("not_ended", "processes of the server cannot be ended: 7", ("last words",))
 
         bench.launch = left  # type: ignore[method-assign]
         with pytest.raises(ServerNotFreed) as caught:
@@ -367,7 +375,9 @@ def test_where_something_of_a_launch_is_left_nothing_more_is_launched_and_nobody
         result = judge_run(notebook.run())
     assert len(bench.launched) == 1
     assert (result.verdict, result.failed_side) == (r.Verdict.BENCH_FAILED, None)
-    assert "cannot be ended: 7" in result.reason
+    assert result.reason.startswith(f"{bench.launched[0]}: processes of the server cannot be ended: 7")
+    (told,) = [notice for notice in result.warnings if notice.code == "not_ended"]
+    assert told.data["lines"] == ["last words"]
 
 
 def test_launches_too_far_apart_are_no_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
