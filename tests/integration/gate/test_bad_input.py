@@ -134,7 +134,7 @@ def test_a_model_that_is_not_there(done: Done) -> None:
     """The box's fault, found by the doctor: a verdict, since others have to know why nothing was measured."""
     assert (done.code, done.verdict) == (4, "environment")
     assert "/nonexistent/model" in done.result["reason"] or "no config.json" in done.result["reason"]
-    assert "perfgate models fetch" in done.result["reason"]
+    assert "mend that folder, or name another one" in done.result["reason"]
     assert done.launches() == []
 
 

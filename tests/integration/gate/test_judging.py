@@ -64,7 +64,7 @@ def test_judged_again_it_is_the_same_to_the_byte(done: Judged) -> None:
     assert (done.honest.code, done.slow.code) == (0, 1)
     assert {name: one.code for name, one in done.again.items()} == {"honest": 0, "slow": 1}
     assert done.same == {"honest": True, "slow": True}
-    assert done.again["slow"].out.startswith("regression: baseline tok_s")
+    assert done.again["slow"].out.startswith("regression: baseline tok/s")
     assert done.elsewhere.code == 1
 
 

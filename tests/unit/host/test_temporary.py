@@ -38,3 +38,13 @@ def test_a_folder_that_code_of_a_pull_request_was_using(tmp_path: Path, monkeypa
     assert folder.exists()
     sweep_temporary(handed_to=owner)
     assert not folder.exists()
+
+
+def test_who_has_ended_is_gone_although_nobody_has_asked_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie until it is waited for
+        folder = tmp_path / f"perfgate-canary-{process.pid}-a1b2c3_d"
+        folder.mkdir()
+        sweep_temporary()
+        assert not folder.exists()
