@@ -38,8 +38,8 @@ from perfgate.host.watch import BoxWatch
 from perfgate.measure import ATTEMPTS, LaunchOrder, next_attempt
 from perfgate.notebook import Notebook
 from perfgate.progress import Progress
+from perfgate.removal import remove_tree
 from perfgate.rundir import LOGS_FOLDER
-from perfgate.source.entry import remove_tree
 from perfgate.warmth import Warmth
 
 NCCL_FOLDER = "nccl"  # below HOME

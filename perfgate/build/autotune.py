@@ -17,8 +17,9 @@ from perfgate.build.store import Store
 from perfgate.config import Caches
 from perfgate.errors import PerfgateError
 from perfgate.facts import short_hash
+from perfgate.removal import remove_tree
 from perfgate.source.diff import DiffClass
-from perfgate.source.entry import Hold, Made, find_made, made_once, remove_tree
+from perfgate.source.entry import Hold, Made, find_made, made_once
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from perfgate.build.store import Store
 from perfgate.config import Caches
 from perfgate.errors import PerfgateError
 from perfgate.records import Side
+from perfgate.removal import remove_tree
 from perfgate.source.diff import classify
-from perfgate.source.entry import remove_tree
 
 RESULTS = ".cache/sglang/flashinfer/autotune/0.7.2/sm120/key"
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from perfgate.errors import PerfgateError
-from perfgate.source.entry import Hold, companion, discard, find_made, hold, made_once, remove_tree, try_hold
+from perfgate.removal import remove_tree
+from perfgate.source.entry import Hold, companion, discard, find_made, hold, made_once, try_hold
 
 
 class Maker:
@@ -57,6 +58,24 @@ def test_a_failure_leaves_nothing_but_the_lock(tmp_path: Path) -> None:
         made_once(tmp_path / "e", Maker(fail=True))
     assert _names(tmp_path) == {".e.lock"}
     assert not made_once(tmp_path / "e", Maker()).cached
+
+
+def test_a_maker_that_leaves_paths_too_long_to_name_leaves_nothing_either(tmp_path: Path) -> None:
+    def make(_: Path, held: Hold) -> Mapping[str, Any]:
+        scratch = companion(held.entry, "scratch")
+        scratch.mkdir()
+        here = os.open(scratch, os.O_RDONLY)
+        for _level in range(20):
+            os.mkdir("n" * 250, dir_fd=here)  # noqa: PTH102  no path leads there
+            inner = os.open("n" * 250, os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = inner
+        os.close(here)
+        raise PerfgateError("cannot")
+
+    with pytest.raises(PerfgateError, match="cannot"):
+        made_once(tmp_path / "e", make)
+    assert _names(tmp_path) == {".e.lock"}
 
 
 def _chmod(path: Path) -> None:
