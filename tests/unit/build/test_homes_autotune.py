@@ -143,6 +143,30 @@ def test_fresh_removes_results_and_nothing_else(store: Store, tmp_path: Path) ->
     assert remove_results(home) == 0
 
 
+def test_a_home_nested_without_end_has_results_all_the_same(store: Store, tmp_path: Path) -> None:
+    home = _home(store, tmp_path)
+    _tune(home, "drawn")
+    here = os.open(home.path, os.O_RDONLY)
+    for name in ["d"] * 1500 + ["d" * 250] * 20:
+        os.mkdir(name, dir_fd=here)
+        inner = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    before = results_hash(home.path)
+    assert before is not None
+    assert remove_results(home) == 1
+    assert results_hash(home.path) is None
+
+
+def test_results_within_results_are_no_others(store: Store, tmp_path: Path) -> None:
+    home = _home(store, tmp_path)
+    (home.path / "flashinfer" / "autotune" / "flashinfer" / "autotune").mkdir(parents=True)
+    (home.path / "autotune" / "flashinfer").mkdir(parents=True)
+    assert remove_results(home) == 1
+    assert (home.path / "autotune").exists()
+
+
 def test_results_in_a_home_that_was_locked_are_removed_too(users_folder: Path) -> None:
     home = _home(Store(users_folder / "state", Caches()), users_folder)
     _tune(home, "drawn")
@@ -184,6 +208,21 @@ def test_a_seed_is_found_again_and_not_believed_when_changed(store: Store, tmp_p
 def test_a_launch_that_tuned_nothing_leaves_no_seed(store: Store, tmp_path: Path) -> None:
     home = _home(store, tmp_path)
     with pytest.raises(PerfgateError, match="no autotune results"):
+        capture_seed(store, "seed-1", home)
+    assert find_seed(store, "seed-1") is None
+
+
+def test_results_nested_too_deep_to_be_kept_are_told(store: Store, tmp_path: Path) -> None:
+    home = _home(store, tmp_path)
+    _tune(home, "draw")
+    here = os.open(home.path / RESULTS, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    with pytest.raises(PerfgateError, match="cannot be kept"):
         capture_seed(store, "seed-1", home)
     assert find_seed(store, "seed-1") is None
 
