@@ -21,6 +21,14 @@ UNPRIVILEGED = 65_000  # a uid nobody has
 
 
 @pytest.fixture
+def swept_path(tmp_path: Path) -> Iterator[Path]:
+    """For folders nested so deep that pytest stumbles over them, in this run or a later one."""
+    yield tmp_path
+    for path in tmp_path.iterdir():
+        remove_tree(path)
+
+
+@pytest.fixture
 def users_folder() -> Iterator[Path]:
     """A folder of an ordinary user, for whom a locked folder is locked. Root's tests are that user meanwhile."""
     root = os.geteuid() == 0

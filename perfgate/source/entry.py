@@ -21,7 +21,7 @@ from typing import Any, Self
 from perfgate.errors import PerfgateError
 from perfgate.facts import write_whole
 from perfgate.removal import remove_tree
-from perfgate.source.manifest import Manifest, difference
+from perfgate.source.manifest import Manifest, difference, walk
 
 _POLL_S = 0.05
 HALF_MADE = ("making", "scratch")
@@ -194,17 +194,10 @@ def last_used(entry: Path) -> float:
 
 
 def protect(root: Path) -> None:
-    """Takes the write permission from everything below."""
-    for folder, folders, files in os.walk(root, topdown=False):
-        for name in (*folders, *files):
-            _without_write(Path(folder) / name)
-    _without_write(root)
-
-
-def _without_write(path: Path) -> None:
-    mode = path.lstat().st_mode
-    if not stat.S_ISLNK(mode) and mode & 0o222:
-        path.chmod(stat.S_IMODE(mode) & ~0o222)
+    """Takes the write permission from a folder and everything below."""
+    for path, about in walk(os.fsencode(root)):
+        if not stat.S_ISLNK(about.st_mode) and about.st_mode & 0o222:
+            os.chmod(path, stat.S_IMODE(about.st_mode) & ~0o222)  # noqa: PTH101  a name in bytes
 
 
 @contextmanager

@@ -63,9 +63,9 @@ def test_code_that_ends_the_interpreter_when_it_starts_is_the_sides(lab: Lab, fi
 
 
 def test_folders_that_it_nests_without_end_when_it_starts_are_removed(
-    lab: Lab, fixed: FixedEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, fixed: FixedEnvironment, swept_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    temporary = tmp_path / "temporary"
+    temporary = swept_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     nest = "home = os.getcwd()\n[(os.mkdir('d'), os.chdir('d')) for _ in range(1500)]\nos.chdir(home)\n"

@@ -29,6 +29,7 @@ from perfgate.host.sandbox import (
 )
 from perfgate.removal import remove_tree
 from tests.integration.engine.conftest import open_to_all
+from tests.nesting import TOO_LONG, nest
 
 ROOT = os.geteuid() == 0
 UNPRIVILEGED = 65_000  # a uid nobody has
@@ -163,13 +164,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_handed_over(place: Place) -> Non
 def test_a_name_too_long_for_the_kernel_keeps_nothing_else_from_being_handed_over(place: Place) -> None:
     (place.home / "first").touch()
     (place.home / "z").touch()
-    here = os.open(place.home, os.O_RDONLY)
-    for _ in range(20):
-        os.mkdir("n" * 250, dir_fd=here)
-        inner = os.open("n" * 250, os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = inner
-    os.close(here)
+    nest(place.home, TOO_LONG)
     try:
         hand_over([place.home], Confinement(kind=Kind.USER, uid=UNPRIVILEGED, gid=UNPRIVILEGED))
         assert {path.stat().st_uid for path in (place.home, *place.home.iterdir())} == {UNPRIVILEGED}

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from perfgate.build import BuiltSide
+from perfgate.build import BuiltSide, autotune
 from perfgate.build.autotune import capture_seed, find_seed, mode_for, plant_seed, remove_results, results_hash
 from perfgate.build.homes import Home, content_of, copy_files, home_for, mark_warm, read_home
 from perfgate.build.store import Store
@@ -15,6 +16,7 @@ from perfgate.errors import PerfgateError
 from perfgate.records import Side
 from perfgate.removal import remove_tree
 from perfgate.source.diff import classify
+from tests.nesting import TOO_DEEP, TOO_LONG, nest
 
 RESULTS = ".cache/sglang/flashinfer/autotune/0.7.2/sm120/key"
 
@@ -143,18 +145,11 @@ def test_fresh_removes_results_and_nothing_else(store: Store, tmp_path: Path) ->
     assert remove_results(home) == 0
 
 
-def test_a_home_nested_without_end_has_results_all_the_same(store: Store, tmp_path: Path) -> None:
-    home = _home(store, tmp_path)
+def test_a_home_nested_without_end_has_results_all_the_same(swept_path: Path) -> None:
+    home = _home(Store(swept_path / "state", Caches()), swept_path)
     _tune(home, "drawn")
-    here = os.open(home.path, os.O_RDONLY)
-    for name in ["d"] * 1500 + ["d" * 250] * 20:
-        os.mkdir(name, dir_fd=here)
-        inner = os.open(name, os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = inner
-    os.close(here)
-    before = results_hash(home.path)
-    assert before is not None
+    nest(home.path, (*TOO_DEEP, *TOO_LONG))
+    assert results_hash(home.path) is not None
     assert remove_results(home) == 1
     assert results_hash(home.path) is None
 
@@ -212,17 +207,14 @@ def test_a_launch_that_tuned_nothing_leaves_no_seed(store: Store, tmp_path: Path
     assert find_seed(store, "seed-1") is None
 
 
-def test_results_nested_too_deep_to_be_kept_are_told(store: Store, tmp_path: Path) -> None:
+def test_results_that_cannot_be_kept_are_told(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Path) -> None:
+        raise OSError(errno.ENAMETOOLONG, "File name too long")
+
     home = _home(store, tmp_path)
     _tune(home, "draw")
-    here = os.open(home.path / RESULTS, os.O_RDONLY)
-    for _ in range(1500):
-        os.mkdir("d", dir_fd=here)
-        inner = os.open("d", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = inner
-    os.close(here)
-    with pytest.raises(PerfgateError, match="cannot be kept"):
+    monkeypatch.setattr(autotune, "copy_files", refuse)
+    with pytest.raises(PerfgateError, match=r"cannot be kept: .* too long"):
         capture_seed(store, "seed-1", home)
     assert find_seed(store, "seed-1") is None
 

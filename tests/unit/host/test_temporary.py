@@ -11,6 +11,7 @@ import pytest
 
 from perfgate.host import temporary
 from perfgate.host.temporary import prefix, sweep_temporary, temporary_folder
+from tests.nesting import TOO_DEEP, nest
 
 
 def test_only_our_folders_of_processes_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,31 +42,21 @@ def test_a_folder_that_code_of_a_pull_request_was_using(tmp_path: Path, monkeypa
     assert not folder.exists()
 
 
-def _nest(folder: Path) -> None:
-    here = os.open(folder, os.O_RDONLY)
-    for _ in range(1500):
-        os.mkdir("d", dir_fd=here)
-        inner = os.open("d", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = inner
-    os.close(here)
-
-
 def test_folders_nested_without_end_are_removed_at_once_and_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    swept_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(swept_path))
     with temporary_folder("origin") as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
-        _nest(folder)
-    assert not list(tmp_path.iterdir())
+        nest(folder, TOO_DEEP)
+    assert not list(swept_path.iterdir())
     with subprocess.Popen(["true"]) as process:
         pass
-    left = tmp_path / f"perfgate-origin-{process.pid}-a1b2c3_d"
+    left = swept_path / f"perfgate-origin-{process.pid}-a1b2c3_d"
     left.mkdir()
-    _nest(left)
+    nest(left, TOO_DEEP)
     sweep_temporary()
-    assert not list(tmp_path.iterdir())
+    assert not list(swept_path.iterdir())
 
 
 def test_what_cannot_be_removed_ends_no_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from perfgate.errors import PerfgateError
 from perfgate.removal import remove_tree
-from perfgate.source.entry import Hold, companion, discard, find_made, hold, made_once, try_hold
+from perfgate.source.entry import Hold, companion, discard, find_made, hold, made_once, protect, try_hold
+from tests.nesting import TOO_DEEP, TOO_LONG, nest
 
 
 class Maker:
@@ -60,22 +61,23 @@ def test_a_failure_leaves_nothing_but_the_lock(tmp_path: Path) -> None:
     assert not made_once(tmp_path / "e", Maker()).cached
 
 
-def test_a_maker_that_leaves_paths_too_long_to_name_leaves_nothing_either(tmp_path: Path) -> None:
+def test_a_maker_that_leaves_paths_too_long_to_name_leaves_nothing_either(swept_path: Path) -> None:
     def make(_: Path, held: Hold) -> Mapping[str, Any]:
         scratch = companion(held.entry, "scratch")
         scratch.mkdir()
-        here = os.open(scratch, os.O_RDONLY)
-        for _level in range(20):
-            os.mkdir("n" * 250, dir_fd=here)
-            inner = os.open("n" * 250, os.O_RDONLY, dir_fd=here)
-            os.close(here)
-            here = inner
-        os.close(here)
+        nest(scratch, TOO_LONG)
         raise PerfgateError("cannot")
 
     with pytest.raises(PerfgateError, match="cannot"):
-        made_once(tmp_path / "e", make)
-    assert _names(tmp_path) == {".e.lock"}
+        made_once(swept_path / "e", make)
+    assert _names(swept_path) == {".e.lock"}
+
+
+def test_what_is_nested_without_end_is_read_only_too(swept_path: Path) -> None:
+    nest(swept_path, TOO_DEEP)
+    protect(swept_path / "d")
+    assert stat.S_IMODE((swept_path / "d").stat().st_mode) == 0o555
+    assert stat.S_IMODE(swept_path.joinpath(*TOO_DEEP, "file").stat().st_mode) & 0o222 == 0
 
 
 def _chmod(path: Path) -> None:

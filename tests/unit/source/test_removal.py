@@ -11,29 +11,17 @@ import pytest
 
 from perfgate import removal
 from perfgate.removal import remove_tree
-
-
-def _nest(root: Path, name: str, depth: int) -> None:
-    """Folders in folders, made as a stranger would: by steps, as no path is that long. A file lies in the last."""
-    here = os.open(root, os.O_RDONLY)
-    for _ in range(depth):
-        os.mkdir(name, dir_fd=here)
-        inner = os.open(name, os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = inner
-    os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=here))
-    os.close(here)
+from tests.nesting import nest
 
 
 @pytest.mark.parametrize(("length", "depth"), [(250, 20), (8, 900), (1, 1500), (1, 5000)])
-def test_however_deep_and_however_long_the_names(tmp_path: Path, length: int, depth: int) -> None:
-    root = tmp_path / "root"
+def test_however_deep_and_however_long_the_names(swept_path: Path, length: int, depth: int) -> None:
+    root = swept_path / "root"
     root.mkdir()
     for first in "abc":
-        (root / first).mkdir()
-        _nest(root / first, "n" * length, depth)
+        nest(root, (first, *["n" * length] * depth))
     remove_tree(root)
-    assert not list(tmp_path.iterdir())
+    assert not list(swept_path.iterdir())
 
 
 def test_folders_that_were_locked_are_removed_by_an_ordinary_user(users_folder: Path) -> None:
