@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,13 +57,92 @@ def test_a_build_leaves_one_wheel(tmp_path: Path, victim: Path) -> None:
     out.mkdir()
     with _refused("0 wheels"):
         take_wheel(out, tmp_path / "a")
-    (out / NAME).write_text("wheel")
+    _pack(out / NAME, {"a.py": b"wheel"})
     (out / "b-1-py3-none-any.whl").symlink_to(victim)
     taken = take_wheel(out, tmp_path / "b")
-    assert (taken.name, taken.read_text()) == (NAME, "wheel")
+    assert (taken.name, _unpack(taken)) == (NAME, {"a.py": b"wheel"})
     (out / "c-1-py3-none-any.whl").write_text("another")
     with _refused("2 wheels"):
         take_wheel(out, tmp_path / "c")
+
+
+def _pack(wheel: Path, files: Mapping[str, bytes]) -> None:
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+
+
+def _unpack(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {member.filename: archive.read(member) for member in archive.infolist()}
+
+
+def test_a_wheel_is_taken_with_its_modes_and_without_its_links(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / NAME, "w") as archive:
+        for name, mode in (("run", 0o100755), ("plain", 0o100600), ("link", 0o120777), ("set", 0o104755)):
+            member = zipfile.ZipInfo(name)
+            member.external_attr = mode << 16
+            archive.writestr(member, "/etc/passwd")
+        archive.mkdir("folder")
+    with zipfile.ZipFile(take_wheel(tmp_path, tmp_path / "taken")) as taken:
+        modes = {member.filename: member.external_attr >> 16 for member in taken.infolist()}
+    assert modes == {"run": 0o100755, "plain": 0o100600, "link": 0o100777, "set": 0o100755}
+
+
+def test_a_wheel_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _pack(tmp_path / NAME, {"a": bytes(600), "b": bytes(600)})
+    monkeypatch.setattr(module, "MAX_UNPACKED", 1200)
+    take_wheel(tmp_path, tmp_path / "fits")
+    monkeypatch.setattr(module, "MAX_UNPACKED", 1199)
+    with _refused("unpacks to more than"):
+        take_wheel(tmp_path, tmp_path / "a")
+    monkeypatch.setattr(module, "MAX_DIRECTORY", 10)
+    with _refused("too many files"):
+        take_wheel(tmp_path, tmp_path / "b")
+    monkeypatch.setattr(module, "MAX_WHEEL", 10)
+    with _refused("too large"):
+        take_wheel(tmp_path, tmp_path / "c")
+
+
+def test_a_wheel_that_lies_about_its_sizes_gives_what_it_says_and_no_more(tmp_path: Path) -> None:
+    """uv would believe the compressed data."""
+    large, small = bytes(10_000_000), bytes(10)
+    _pack(tmp_path / NAME, {"a": large})
+    packed = (tmp_path / NAME).read_bytes()
+    for true, said in ((zlib.crc32(large), zlib.crc32(small)), (len(large), len(small))):
+        assert packed.count(struct.pack("<I", true)) == 2  # before the data, and in the list at the end
+        packed = packed.replace(struct.pack("<I", true), struct.pack("<I", said))
+    (tmp_path / NAME).write_bytes(packed)
+    assert _unpack(take_wheel(tmp_path, tmp_path / "taken")) == {"a": small}
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_wheel_that_cannot_be_read_or_holds_a_file_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text("no archive")
+    with _refused("cannot be read: File is not a zip file"):
+        take_wheel(tmp_path, tmp_path / "a")
+    with zipfile.ZipFile(tmp_path / NAME, "w") as archive:
+        archive.writestr("a", "1")
+        archive.writestr("a", "2")
+    with _refused("a file twice"):
+        take_wheel(tmp_path, tmp_path / "b")
+
+
+def test_holes_do_not_become_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SPARSE_FROM", 2**20)
+    out = tmp_path / "out"
+    out.mkdir()
+    with (out / NAME).open("wb") as file:
+        file.write(bytes(4096))
+        file.truncate(2**24)
+    with _refused("mostly holes"):
+        take_wheel(out, tmp_path / "taken")
+    (tmp_path / "into").mkdir()
+    with _refused("mostly holes"):
+        take_tree(out, tmp_path / "into")
+    (out / NAME).write_bytes(b"x" * 2**21)
+    take_tree(out, tmp_path / "into")
+    assert (tmp_path / "into" / NAME).stat().st_size == 2**21
 
 
 @pytest.mark.parametrize(
