@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,11 @@ class Making:
     def _yard(self, name: str) -> Yard:
         return Yard.new(self.scratch / "yards" / name)
 
+    @cached_property
+    def _sources_yard(self) -> Yard:
+        """Where packages without a wheel are built: to choose versions, then to install them."""
+        return self._yard("sources")
+
     def _confined(
         self,
         what: str,
@@ -129,7 +135,7 @@ class Making:
                 what=what,
                 argv=argv,
                 environment={
-                    **environment(yard.path, yard.cache, self.tool_path, self.given),
+                    **environment(yard.path, yard.cache, self.tool_path, self.given, linked=True),
                     **(variables or {}),
                 },
                 cwd=yard.path,
@@ -175,7 +181,7 @@ class Making:
         return (*self.inputs.requirements, *self.inputs.extra)
 
     def _choose_from_sources(self, uv: Uv, wanted: Path) -> None:
-        yard = self._yard("choose")
+        yard = self._sources_yard
         theirs = yard.out / self._chosen.name
         if self._chosen.exists():
             shutil.copyfile(self._chosen, theirs)
@@ -193,7 +199,7 @@ class Making:
         if not uv.sources:
             self._trusted("install", uv.install(listed), handles_theirs=bool(wheels))
             return
-        yard = self._yard("install")
+        yard = self._sources_yard.again()  # what was built to choose versions is not built once more
         folders = [wheel.parent for wheel in wheels]
         self._confined("install", uv.install(listed, prefix=yard.out), yard, readable=folders)
         take_tree(yard.out, self.venv)

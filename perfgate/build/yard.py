@@ -25,6 +25,7 @@ from typing import IO
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from perfgate.build.failures import Refused, side_failure
+from perfgate.removal import remove_tree
 from perfgate.source.repository import printable
 
 MAX_ENTRIES = 500_000
@@ -55,9 +56,21 @@ class Yard:
     @classmethod
     def new(cls, path: Path) -> Yard:
         path.mkdir(parents=True)  # an older one would hold an older step's links
+        return cls(path)._laid_out()
+
+    def again(self) -> Yard:
+        """The same for one more step of the same stranger: empty but for its package cache."""
+        with sides_fault("the package cache that was left cannot be used again"):
+            self.path.chmod(0o700)
+            for path in self.path.iterdir():
+                if path != self.cache or path.is_symlink() or not path.is_dir():
+                    remove_tree(path)
+        return self._laid_out()
+
+    def _laid_out(self) -> Yard:
         for name in ("home", "tmp", "out"):
-            (path / name).mkdir()
-        return cls(path)
+            (self.path / name).mkdir()
+        return self
 
     @property
     def cache(self) -> Path:

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from perfgate.build import BuiltSide
+from perfgate.build import BuiltSide, make
 from perfgate.build.environment import Builder
 from perfgate.build.failures import BuildFailed
 from perfgate.build.store import GB, Store
+from perfgate.build.yard import take_tree
 from perfgate.errors import Exit
 from perfgate.host.sandbox import Confinement
 from perfgate.records import Blame, Side
@@ -155,6 +156,26 @@ def test_a_package_without_a_wheel_is_built_confined(lab: Lab, store: Store, con
     assert run_python(built.python, built.path_entries, code) == "1.0 1.0"
     assert not any(trace.exists() for trace in traces)
     assert built.python.parent.stat().st_uid == os.geteuid()
+
+
+def test_what_is_built_from_source_is_built_once_and_not_kept_thrice(
+    lab: Lab, store: Store, confinement: Confinement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stranger's package cache serves both of his steps, and what is installed from it shares its bytes."""
+    links: dict[str, int] = {}
+
+    def look(source: Path, into: Path, **how: Any) -> None:
+        links.update({path.name: path.stat().st_nlink for path in source.rglob("*.py")})
+        assert len([*(source.parent / "cache").rglob("counted-*")]) == 1
+        take_tree(source, into, **how)
+
+    monkeypatch.setattr(make, "take_tree", look)
+    count = "import tempfile; tempfile.mkstemp(prefix='counted-', dir=os.environ['UV_CACHE_DIR'])"
+    make_sdist(lab.index, "needs_building", "1.0", hook=count)
+    built = _build(lab.builder(store, confinement=confinement), Side.HEAD, lab.commit("needs_building", "tiny==1.0"))
+    assert links["tiny.py"] == 2
+    site = built.python.parent.parent / "lib" / f"python{PYTHON}" / "site-packages"
+    assert {path.stat().st_nlink for path in site.rglob("*.py")} == {1}
 
 
 def test_links_of_a_build_from_source_stay_out_of_the_environment(

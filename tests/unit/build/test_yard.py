@@ -7,7 +7,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,6 +41,34 @@ def test_a_yard_is_never_one_that_was_there(tmp_path: Path) -> None:
     Yard.new(tmp_path / "yard")
     with pytest.raises(FileExistsError):
         Yard.new(tmp_path / "yard")
+
+
+def test_a_yard_that_is_used_again_is_empty_but_for_its_cache(tmp_path: Path, victim: Path) -> None:
+    yard = Yard.new(tmp_path / "yard")
+    yard.cache.mkdir()
+    (yard.cache / "wheel").touch()
+    (yard.out / "old").touch()
+    yard.source.symlink_to(tmp_path)
+    for folder in (yard.path / "home", yard.path / "tmp"):
+        folder.rmdir()
+        folder.symlink_to(victim)
+    yard.path.chmod(0o500)
+    again = yard.again()
+    assert sorted(str(path.relative_to(again.path)) for path in again.path.rglob("*")) == [
+        "cache",
+        "cache/wheel",
+        "home",
+        "out",
+        "tmp",
+    ]
+    assert not [path for path in again.path.iterdir() if path.is_symlink()]
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("out"), lambda path: path.symlink_to("/")])
+def test_a_cache_that_is_no_folder_is_not_used_again(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    yard = Yard.new(tmp_path / "yard")
+    make(yard.cache)
+    assert sorted(path.name for path in yard.again().path.iterdir()) == ["home", "out", "tmp"]
 
 
 def test_a_new_file_is_never_written_through_a_link(tmp_path: Path, victim: Path) -> None:
