@@ -197,7 +197,7 @@ class Making:
         if not chosen:
             return
         if not uv.sources:
-            self._trusted("install", uv.install(listed), handles_theirs=bool(wheels))
+            self._trusted("install", uv.install(listed), handles_theirs=True)
             return
         yard = self._sources_yard.again()  # what was built to choose versions is not built once more
         folders = [wheel.parent for wheel in wheels]
@@ -240,7 +240,8 @@ class Making:
         wanted.write_text(requirement_lines(self._build_requirements(project)))
         self._trusted("make an environment to build in", tools.make_venv(self.inputs.python))
         if wanted.stat().st_size:
-            self._trusted(f"install what {project} needs to build", tools.install_tools(wanted, self._chosen))
+            what, argv = f"install what {project} needs to build", tools.install_tools(wanted, self._chosen)
+            self._trusted(what, argv, handles_theirs=True)
         copy_source(self.tree(), yard.source)
         path = os.pathsep.join([str(tools.venv / "bin"), *self.tool_path, "/usr/local/bin", "/usr/bin", "/bin"])
         self._confined(

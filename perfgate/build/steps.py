@@ -39,7 +39,7 @@ class Step:
     environment: Mapping[str, str]
     cwd: Path
     theirs: bool = False  # runs PR code, or code that a PR may choose
-    handles_theirs: bool = False  # runs none of it, but on files that it made
+    handles_theirs: bool = False  # runs none of it, but on files that it made or chose
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -288,6 +289,18 @@ def test_a_requirement_of_perfgate_yml_that_is_none_is_not_the_sides(lab: Lab, s
         failed = _failure(lab.builder(store, rules), "HEAD")
         assert failed.failure.blame is Blame.BOX
         assert "perfgate.yml" in str(failed)
+
+
+def test_a_wheel_that_uv_calls_invalid_is_the_sides(lab: Lab, store: Store) -> None:
+    wheel = make_wheel(lab.index, "odd", "1.0")
+    with zipfile.ZipFile(wheel) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content.replace(b"Wheel-Version: 1.0", b"Wheel-Version: 9.0"))
+    failed = _failure(lab.builder(store), lab.commit("odd"))
+    assert failed.failure.blame is Blame.SIDE
+    assert "install: The wheel is invalid" in failed.failure.reason
 
 
 def test_a_python_that_is_not_there_is_the_boxs(lab: Lab, store: Store) -> None:
