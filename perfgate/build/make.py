@@ -46,6 +46,9 @@ from perfgate.removal import remove_tree
 RUST_FOLDER = "rust"
 """Below an environment: compiled extension modules, to be laid into the tree."""
 
+_UVS_LOCK = ".lock"
+"""What uv holds on to while it works on an environment, and makes in a `--prefix`, too."""
+
 _NEEDS_SOURCES = "building from source is disabled"
 
 
@@ -202,7 +205,7 @@ class Making:
         yard = self._sources_yard.again()  # what was built to choose versions is not built once more
         folders = [wheel.parent for wheel in wheels]
         self._confined("install", uv.install(listed, prefix=yard.out), yard, readable=folders)
-        take_tree(yard.out, self.venv)
+        take_tree(yard.out, self.venv, without=(_UVS_LOCK,))
 
     def _ask(self) -> Answer:
         step = ask(self.python, (), self._yard("ask").path, interpreter_folders(self.python))

@@ -15,7 +15,7 @@ import shutil
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -159,8 +159,10 @@ def _pack_anew(theirs: zipfile.ZipFile, ours: zipfile.ZipFile) -> None:
             shutil.copyfileobj(content, file, 1 << 20)
 
 
-def take_tree(source: Path, into: Path, *, replacing: bool = False) -> None:
+def take_tree(source: Path, into: Path, *, replacing: bool = False, without: Sequence[str] = ()) -> None:
     """Lays the regular files below `source` over the folder `into`; links and everything else are left out.
+
+    `without`: names at the top that are left out, too.
 
     `into` may hold a stranger's links: whatever would lead out of it is refused. A file that is there already is
     refused, too, or replaced.
@@ -178,6 +180,8 @@ def take_tree(source: Path, into: Path, *, replacing: bool = False) -> None:
                     entries += 1
                     if entries > MAX_ENTRIES:
                         raise Refused(side_failure(f"the build left more than {MAX_ENTRIES} files"))
+                    if not folder.parts and path.name in without:
+                        continue
                     if path.is_dir() and not path.is_symlink():
                         folders.append(folder / path.name)
                     elif _is_regular(path):

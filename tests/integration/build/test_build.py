@@ -175,6 +175,7 @@ def test_what_is_built_from_source_is_built_once_and_not_kept_thrice(
     make_sdist(lab.index, "needs_building", "1.0", hook=count)
     built = _build(lab.builder(store, confinement=confinement), Side.HEAD, lab.commit("needs_building", "tiny==1.0"))
     assert links["tiny.py"] == 2
+    assert not (built.python.parent.parent / ".lock").exists()  # uv's, of the folder that was copied
     site = built.python.parent.parent / "lib" / f"python{PYTHON}" / "site-packages"
     assert {path.stat().st_nlink for path in site.rglob("*.py")} == {1}
 

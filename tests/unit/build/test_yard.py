@@ -218,6 +218,17 @@ def test_a_tree_is_taken_without_links_and_devices(tmp_path: Path, victim: Path)
     assert (into / "run").stat().st_mode & 0o7777 == 0o755
 
 
+def test_names_at_the_top_can_be_left_out(tmp_path: Path) -> None:
+    source, into = tmp_path / "source", tmp_path / "into"
+    (source / "lib").mkdir(parents=True)
+    into.mkdir()
+    for place in (source, source / "lib", into):
+        (place / ".lock").write_text(place.name)
+    take_tree(source, into, without=(".lock",))
+    assert (into / ".lock").read_text() == "into"
+    assert (into / "lib" / ".lock").read_text() == "lib"
+
+
 def test_a_tree_is_not_laid_through_links(tmp_path: Path, victim: Path) -> None:
     source, into, elsewhere = tmp_path / "source", tmp_path / "into", tmp_path / "elsewhere"
     (source / "sglang").mkdir(parents=True)
