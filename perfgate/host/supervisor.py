@@ -8,7 +8,7 @@ command ends, whatever is left is killed and waited for, and this process ends a
 to the command; with --at-once it ends everything, however the command takes it.
 
 Processes that fork and end all the time can be ahead of whoever lists them and kills them one by one. With --all-of
-those that are left after a second are ended together with everything else that runs as that user.
+those that are left after a few seconds are ended together with everything else that runs as that user.
 
 A server needs it where there is no process namespace to do the same. A step of a build needs it in any case: perfgate
 reads what it left, and bubblewrap's outer process may end a moment before those inside.
@@ -25,7 +25,7 @@ from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
 SETTLE_S = 0.02
-PATIENCE_S = 1.0  # ending takes milliseconds where nobody runs away from it
+PATIENCE_S = 5.0  # ending takes milliseconds where nobody runs away from it
 REAPED_AT_ONCE = 1000  # they could come as fast as they are reaped
 AT_ONCE = "--at-once"
 ALL_OF = "--all-of="
