@@ -6,8 +6,8 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,8 +38,8 @@ from perfgate.host.watch import BoxWatch
 from perfgate.measure import ATTEMPTS, LaunchOrder, next_attempt
 from perfgate.notebook import Notebook
 from perfgate.progress import Progress
+from perfgate.removal import remove_tree
 from perfgate.rundir import LOGS_FOLDER
-from perfgate.source.entry import remove_tree
 from perfgate.warmth import Warmth
 
 NCCL_FOLDER = "nccl"  # below HOME
@@ -132,10 +132,11 @@ class SglangBench:
         self._launch(order, dataclasses.replace(recipe, workload=once))
 
     def _launch(self, order: LaunchOrder, recipe: ResolvedRecipe) -> r.LaunchEnd:
-        home = self.warmth.home(order.side)
-        autotune = self.warmth.prepare(order.side, order.recipe)
         probe_dir = self._probe_dir(order)
-        self._forget(home, probe_dir)
+        with _preparing(order.id):
+            home = self.warmth.home(order.side)
+            autotune = self.warmth.prepare(order.side, order.recipe)
+            self._forget(home, probe_dir)
         plan = dataclasses.replace(self._plan(order, recipe, home, probe_dir), autotune=autotune)
         self.progress.launch_begins(order, self.notebook.run())
         self._sing(order, "before")
@@ -258,6 +259,10 @@ class SglangBench:
         metrics: list[str] = []  # before the first sample, and after the last one at one request at a time
         written_at = 0.0  # when all that the probe has to say is on disk
 
+        def over_again() -> None:
+            with _preparing(plan.id):
+                self._forget(home, probe_dir)
+
         def before_sample(server: Server, _concurrency: int, number: int) -> None:
             if offered and number == 0:
                 metrics[:] = [read_metrics(server.url)]
@@ -281,7 +286,7 @@ class SglangBench:
             watch.after_stop(plan.spec.log, _regular_files(plan.spec.cwd / NCCL_FOLDER), ranks_of(flags), flags)
 
         return LaunchHooks(
-            over_again=lambda: self._forget(home, probe_dir),
+            over_again=over_again,
             ready=lambda server: watch.ready(server.pids),
             before_sample=before_sample,
             after_sample=after_sample,
@@ -309,6 +314,16 @@ class SglangBench:
             self.notebook.append(fact)
         for proof in proofs_of(reading, launch, plan.spec.environment):
             self.notebook.append(proof)
+
+
+@contextmanager
+def _preparing(launch: str) -> Iterator[None]:
+    """Whatever the last server did to its HOME, a gate that cannot go on has a result and says why."""
+    try:
+        yield
+    except (OSError, RecursionError) as error:
+        remedy = "remove the side's folder in homes/ of the state directory"
+        raise PerfgateError(f"its folders cannot be prepared: {error}", where=launch, remedy=remedy) from error
 
 
 def _empty(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from perfgate.source.entry import remove_tree
+from perfgate.removal import remove_tree
 
 settings.register_profile("perfgate", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("random", settings.get_profile("perfgate"), derandomize=False)
@@ -18,6 +18,14 @@ settings.load_profile("perfgate")
 pytest.register_assert_rewrite("tests.integration.gate.harness")
 
 UNPRIVILEGED = 65_000  # a uid nobody has
+
+
+@pytest.fixture
+def swept_path(tmp_path: Path) -> Iterator[Path]:
+    """For folders nested so deep that pytest stumbles over them, in this run or a later one."""
+    yield tmp_path
+    for path in tmp_path.iterdir():
+        remove_tree(path)
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from perfgate.build.store import Store
 from perfgate.config import Caches
 from perfgate.errors import PerfgateError
 from perfgate.facts import short_hash
+from perfgate.removal import remove_tree
 from perfgate.source.diff import DiffClass
-from perfgate.source.entry import Hold, Made, find_made, made_once, remove_tree
+from perfgate.source.entry import Hold, Made, find_made, made_once
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,24 @@ def remove_results(home: Home) -> int:
 
 def _results(home: Path) -> Iterator[Path]:
     """Folders `autotune` below a folder of FlashInfer's, wherever a version of SGLang or FlashInfer puts them."""
-    for folder, folders, _files in os.walk(home):
-        here = Path(folder)
-        if "autotune" in folders and any("flashinfer" in part for part in here.relative_to(home).parts):
-            folders.remove("autotune")
-            if not (here / "autotune").is_symlink():
-                yield here / "autotune"
+    waiting = [home]
+    while waiting:
+        here = waiting.pop()
+        flashinfers = any("flashinfer" in part for part in here.relative_to(home).parts)
+        for name in _folders_in(here):
+            if name == "autotune" and flashinfers:
+                yield here / name
+            else:
+                waiting.append(here / name)
+
+
+def _folders_in(folder: Path) -> list[str]:
+    """Links are none. Not `os.walk`: folders that PR code nested could exhaust its stack."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:  # gone meanwhile, or a path too long for the kernel
+        return []
 
 
 def capture_seed(store: Store, name: str, home: Home) -> Seed:
@@ -79,7 +92,11 @@ def capture_seed(store: Store, name: str, home: Home) -> Seed:
             raise PerfgateError("the launch left no autotune results to seed others with", where=name, remedy=remedy)
         return {"hash": found}
 
-    return _seed(store, made_once(store.entry("seeds", name), make))
+    try:
+        return _seed(store, made_once(store.entry("seeds", name), make))
+    except (OSError, RecursionError) as error:  # PR code names and nests what is copied
+        remedy = "set caches.autotune to fresh"
+        raise PerfgateError(f"the autotune results cannot be kept: {error}", where=name, remedy=remedy) from error
 
 
 def find_seed(store: Store, name: str) -> Seed | None:

@@ -51,11 +51,13 @@ class Refused(Exception):
 @dataclass(frozen=True)
 class _Sign:
     pattern: str
-    reason: str  # "{line}": the line that showed it
+    reason: str  # "{line}": the line that showed it; "{what}": the step's name
     blame: Blame
     remedy: str | None = None
 
 
+_NO_DOWNLOAD = "a download failed: {line}"
+_LOOK_AT_NETWORK = "check the box's network and its package index, then run again"
 _SIGNS = (
     _Sign(r"No space left on device|Disk quota exceeded", "the disk is full", Blame.BOX, "free some space"),
     _Sign(
@@ -73,11 +75,19 @@ _SIGNS = (
     _Sign(
         r"network was disabled|Request failed after|error sending request|Could not resolve host|dns error"
         r"|Temporary failure in name resolution|Connection refused|Connection reset|Network is unreachable"
-        r"|operation timed out|HTTP status server error|Failed to fetch|Failed to download(?! and build)",
-        "a download failed: {line}",
+        r"|operation timed out|HTTP status server error|Failed to fetch|error decoding response body"
+        r"|request or response body error|end of file before message length",
+        _NO_DOWNLOAD,
         Blame.BOX,
-        "check the box's network and its package index, then run again",
+        _LOOK_AT_NETWORK,
     ),
+    _Sign(  # before the next one: uv says "Failed to download" of a wheel that came and is none, too
+        r"The wheel is invalid|`RECORD` file is invalid|has an invalid package format|Failed to extract archive"
+        r"|\.dist-info/(RECORD|WHEEL|METADATA)`: No such file",
+        "{what}: {line}",
+        Blame.SIDE,
+    ),
+    _Sign(r"Failed to download(?! and build)", _NO_DOWNLOAD, Blame.BOX, _LOOK_AT_NETWORK),
     _Sign(
         r"Cannot allocate memory|virtual memory exhausted|fatal error: Killed|signal: 9|out of memory",
         "the box has too little memory for this build",
@@ -93,7 +103,9 @@ _SIGNS = (
         "install it, or name its folder under tools in the box's file; `perfgate doctor` lists them",
     ),
     _Sign(
-        r"Permission denied|Operation not permitted|Read-only file system",
+        r"Permission denied|Operation not permitted|Read-only file system|Input/output error|Too many open files"
+        r"|Stale file handle|Structure needs cleaning|[Ff]ailed to (initialize|open|write to|read from) (the )?cache"
+        r"|[Ff]ailed to deserialize cache entry|[Ff]ailed to acquire lock",
         "the box refused: {line}",
         Blame.BOX,
         "perfgate doctor",
@@ -114,7 +126,7 @@ def explain(failed: StepFailed) -> Failure:
         match = re.search(sign.pattern, failed.output)
         if match:
             line = _whole_line(failed.output, match.start())
-            return Failure(sign.reason.format(line=line), sign.blame, lines, sign.remedy)
+            return Failure(sign.reason.format(line=line, what=failed.step.what), sign.blame, lines, sign.remedy)
     if failed.code in (-9, 137):
         return Failure(
             f"{failed.step.what} was killed", Blame.BOX, lines, "the kernel log says by whom (out of memory?)"

@@ -7,13 +7,11 @@ other reads. No compiler cache is shared: what one build leaves in it would deci
 
 from __future__ import annotations
 
-import lzma
 import shutil
 import stat
 import subprocess
 import tomllib
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ import psutil
 from packaging.requirements import InvalidRequirement, Requirement
 
 from perfgate.build.failures import Failure, Refused, box_failure, side_failure
-from perfgate.build.yard import create, sides_fault
+from perfgate.build.yard import NO_WHEEL, create, sides_fault
 from perfgate.config import BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.facts import short_hash
@@ -34,9 +32,6 @@ RUST_SOURCES = ("rust", "proto", "python/setup.py", "python/pyproject.toml")
 
 GB_A_JOB = 4.0
 """Of memory for one compiler of attention kernels; the published builds are known to be killed below that."""
-
-_NO_WHEEL = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)
-"""What `zipfile` says to a file that is none, damaged, encrypted, or packed in a way that it does not know."""
 
 KERNEL_TOOLS = ("nvcc", "cmake", "ninja", "c++", "git")
 RUST_TOOLS = ("cargo", "protoc", "cc")
@@ -178,7 +173,7 @@ def compiled_parts(wheel: Path, into: Path, limit: int = 2 * 2**30) -> tuple[str
     try:
         with sides_fault("the extension modules cannot be unpacked"), zipfile.ZipFile(wheel) as archive:
             return tuple(sorted(_unpack(archive, into, limit)))
-    except _NO_WHEEL as error:
+    except NO_WHEEL as error:
         what = f"the wheel with the extension modules cannot be read: {printable(str(error), 120)}"
         raise Refused(side_failure(what)) from error
 

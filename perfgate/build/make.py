@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,13 @@ from perfgate.build.yard import Yard, take_text, take_tree, take_wheel
 from perfgate.errors import PerfgateError
 from perfgate.facts import short_hash, write_whole
 from perfgate.host.sandbox import interpreter_folders
-from perfgate.source.entry import remove_tree
+from perfgate.removal import remove_tree
 
 RUST_FOLDER = "rust"
 """Below an environment: compiled extension modules, to be laid into the tree."""
+
+_UVS_LOCK = ".lock"
+"""What uv holds on to while it works on an environment, and makes in a `--prefix`, too."""
 
 _NEEDS_SOURCES = "building from source is disabled"
 
@@ -114,6 +118,11 @@ class Making:
     def _yard(self, name: str) -> Yard:
         return Yard.new(self.scratch / "yards" / name)
 
+    @cached_property
+    def _sources_yard(self) -> Yard:
+        """Where packages without a wheel are built: to choose versions, then to install them."""
+        return self._yard("sources")
+
     def _confined(
         self,
         what: str,
@@ -129,7 +138,7 @@ class Making:
                 what=what,
                 argv=argv,
                 environment={
-                    **environment(yard.path, yard.cache, self.tool_path, self.given),
+                    **environment(yard.path, yard.cache, self.tool_path, self.given, linked=True),
                     **(variables or {}),
                 },
                 cwd=yard.path,
@@ -175,7 +184,7 @@ class Making:
         return (*self.inputs.requirements, *self.inputs.extra)
 
     def _choose_from_sources(self, uv: Uv, wanted: Path) -> None:
-        yard = self._yard("choose")
+        yard = self._sources_yard
         theirs = yard.out / self._chosen.name
         if self._chosen.exists():
             shutil.copyfile(self._chosen, theirs)
@@ -191,12 +200,12 @@ class Making:
         if not chosen:
             return
         if not uv.sources:
-            self._trusted("install", uv.install(listed), handles_theirs=bool(wheels))
+            self._trusted("install", uv.install(listed), handles_theirs=True)
             return
-        yard = self._yard("install")
+        yard = self._sources_yard.again()  # what was built to choose versions is not built once more
         folders = [wheel.parent for wheel in wheels]
         self._confined("install", uv.install(listed, prefix=yard.out), yard, readable=folders)
-        take_tree(yard.out, self.venv)
+        take_tree(yard.out, self.venv, without=(_UVS_LOCK,))
 
     def _ask(self) -> Answer:
         step = ask(self.python, (), self._yard("ask").path, interpreter_folders(self.python))
@@ -234,7 +243,8 @@ class Making:
         wanted.write_text(requirement_lines(self._build_requirements(project)))
         self._trusted("make an environment to build in", tools.make_venv(self.inputs.python))
         if wanted.stat().st_size:
-            self._trusted(f"install what {project} needs to build", tools.install_tools(wanted, self._chosen))
+            what, argv = f"install what {project} needs to build", tools.install_tools(wanted, self._chosen)
+            self._trusted(what, argv, handles_theirs=True)
         copy_source(self.tree(), yard.source)
         path = os.pathsep.join([str(tools.venv / "bin"), *self.tool_path, "/usr/local/bin", "/usr/bin", "/bin"])
         self._confined(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,15 +9,15 @@ from perfgate.build import BuiltSide
 from perfgate.build.origin import Answer, ask, check_origin, read_answer
 from perfgate.build.steps import Runner
 from perfgate.host.sandbox import interpreter_folders
-from perfgate.host.temporary import prefix
+from perfgate.host.temporary import temporary_folder
 from perfgate.records import Side
 
 
 def verify_origin(built: BuiltSide, runner: Runner) -> Answer:
     """Asks the side's Python, with the server's own PYTHONPATH, where sglang comes from; WrongOrigin if elsewhere."""
-    with tempfile.TemporaryDirectory(prefix=prefix("origin")) as folder:
+    with temporary_folder("origin") as folder:
         readable = (built.tree, *built.readable, *interpreter_folders(built.python))
-        answer = read_answer(runner.run(ask(built.python, built.path_entries, Path(folder), readable)))
+        answer = read_answer(runner.run(ask(built.python, built.path_entries, folder, readable)))
     check_origin(answer, built.tree)
     return answer
 

@@ -3,7 +3,7 @@
 Nothing of a build outlives perfgate: its commands and their children die with it (`setpriv --pdeathsig`, bubblewrap),
 and those that perfgate itself answers for inherit the entry's lock, so that nobody begins anew beside a survivor.
 Nothing that PR code starts outlives its own step: a supervisor ends it and waits for it, so whoever reads afterwards
-what the step left reads what stays so, and no later server has company.
+what the step left reads what stays so, and no later server has company. Where it cannot be ended the build ends.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from perfgate.errors import Exit, PerfgateError
 from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Kind, confine, hand_over
 from perfgate.host.supervisor import supervised
 
@@ -38,7 +39,7 @@ class Step:
     environment: Mapping[str, str]
     cwd: Path
     theirs: bool = False  # runs PR code, or code that a PR may choose
-    handles_theirs: bool = False  # runs none of it, but on files that it made
+    handles_theirs: bool = False  # runs none of it, but on files that it made or chose
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
 
@@ -49,6 +50,12 @@ class StepFailed(Exception):
         self.code = code  # None: it took too long
         self.output = output
         super().__init__(step.what)
+
+
+class NotEnded(PerfgateError):
+    """Something that PR code started still runs: what it left cannot be trusted to stay as it is. The box's fault."""
+
+    exit_code = Exit.CANNOT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,16 +97,22 @@ class Runner:
                 output = _follow(process, log, self.deadline)
                 return process.poll(), output
             finally:
-                if step.theirs:
-                    _end_supervised(process)
+                ended = not step.theirs or _end_supervised(process)
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 if process.stdout is not None:
                     process.stdout.close()
+                if not ended:
+                    raise NotEnded(
+                        f"processes that PR code started did not end within {_ENDING_S:.0f} s",
+                        where=step.what,
+                        remedy="end them by hand, or isolate by bubblewrap",
+                    )
 
     def _command(self, step: Step) -> Sequence[str]:
         if step.theirs:
-            return (*_told_when_we_die(), *supervised(self._confined(step), at_once=True))
+            argv = supervised(self._confined(step), at_once=True, all_of=_second_user(self.confinement))
+            return (*_told_when_we_die(), *argv)
         return (*_dying_with_us(), *step.argv)
 
     def _confined(self, step: Step) -> Sequence[str]:
@@ -132,11 +145,25 @@ def _dying_with_us() -> Sequence[str]:
     return (*told, "/bin/sh", "-c", _GROUP, "sh") if told else ()
 
 
-def _end_supervised(supervisor: subprocess.Popen[bytes]) -> None:
-    """Has the supervisor end whatever still runs, and waits for it."""
+def _second_user(confinement: Confinement) -> int | None:
+    """The user all of whose processes may be ended with a step: the one that is there for PR code alone.
+
+    No server of this run is among them, as both sides are built before the first is launched; and none of another run,
+    as the box's lock is held from before the builds to the end. In a sandbox the kernel ends what is inside by itself.
+    """
+    if confinement.kind is not Kind.USER or os.geteuid() != 0:
+        return None
+    return confinement.uid or None
+
+
+def _end_supervised(supervisor: subprocess.Popen[bytes]) -> bool:
+    """Has the supervisor end whatever still runs, and waits for it. Whether it has."""
     supervisor.terminate()
-    with suppress(subprocess.TimeoutExpired):
+    try:
         supervisor.wait(_ENDING_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _take_back(paths: Sequence[Path], confinement: Confinement) -> None:

@@ -101,8 +101,14 @@ class Uv:
         return [str(self.binary), "pip", verb, "--no-config", "--python", str(self.python), *only, *links]
 
 
-def environment(scratch: Path, cache: Path, tools: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of a build's commands. Copies, not hard links: who can write one copy reaches no other."""
+def environment(
+    scratch: Path, cache: Path, tools: Sequence[str], given: Mapping[str, str], *, linked: bool = False
+) -> dict[str, str]:
+    """The whole environment of a build's commands.
+
+    Copies, not hard links: who can write one copy reaches no other. But `linked` where cache and copy are one
+    stranger's, and both are thrown away.
+    """
     return {
         **{name: value for name, value in given.items() if name != "UV_FIND_LINKS"},
         "PATH": ":".join([*tools, SYSTEM_PATH]),
@@ -111,7 +117,7 @@ def environment(scratch: Path, cache: Path, tools: Sequence[str], given: Mapping
         "LANG": "C.UTF-8",
         "NO_COLOR": "1",
         "UV_CACHE_DIR": str(cache),
-        "UV_LINK_MODE": "copy",
+        "UV_LINK_MODE": "hardlink" if linked else "copy",
         "UV_NO_PROGRESS": "1",
         "UV_PYTHON_PREFERENCE": "system",
         "PYTHONNOUSERSITE": "1",

@@ -258,7 +258,8 @@ def hand_over(paths: Iterable[Path], confinement: Confinement) -> None:
     """Makes folders and all that is in them the confined user's. Links are changed, never followed.
 
     Refuses a link in the place of a folder, whoever is to become the owner: where it leads would be handed over, or
-    bound into the sandbox, in its stead.
+    bound into the sandbox, in its stead. What strangers' code left below under a path too long for the kernel stays
+    as it is: they must not end a gate by a name.
     """
     handed = tuple(paths)
     for path in handed:
@@ -267,8 +268,10 @@ def hand_over(paths: Iterable[Path], confinement: Confinement) -> None:
     if confinement.uid is None or confinement.gid is None or os.geteuid() != 0:
         return
     for path in handed:
-        for found in (str(path), *_all_in(path)):
-            os.chown(found, confinement.uid, confinement.gid, follow_symlinks=False)
+        os.chown(path, confinement.uid, confinement.gid, follow_symlinks=False)
+        for found in _all_in(path):
+            with suppress(OSError):
+                os.chown(found, confinement.uid, confinement.gid, follow_symlinks=False)
 
 
 def _all_in(folder: Path) -> Iterator[str]:

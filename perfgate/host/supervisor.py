@@ -1,11 +1,14 @@
 """Runs one command and keeps hold of everything it leaves behind. Standard library only; run as a script.
 
-    python -I -S supervisor.py [--at-once] COMMAND…
+    python -I -S supervisor.py [--at-once] [--all-of=UID] COMMAND…
 
 It declares itself a subreaper: a process whose parent ends becomes its child, also after setsid, a double fork or with
 an emptied environment. So all that the command started can be found below this process as long as it lives. When the
 command ends, whatever is left is killed and waited for, and this process ends as the command did. SIGTERM is passed on
 to the command; with --at-once it ends everything, however the command takes it.
+
+Processes that fork and end all the time can be ahead of whoever lists them and kills them one by one. With --all-of
+those that are left after a few seconds are ended together with everything else that runs as that user.
 
 A server needs it where there is no process namespace to do the same. A step of a build needs it in any case: perfgate
 reads what it left, and bubblewrap's outer process may end a moment before those inside.
@@ -22,18 +25,25 @@ from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
 SETTLE_S = 0.02
+PATIENCE_S = 5.0  # ending takes milliseconds where nobody runs away from it
+REAPED_AT_ONCE = 1000  # they could come as fast as they are reaped
 AT_ONCE = "--at-once"
+ALL_OF = "--all-of="
+_POWERLESS = "CapEff:\t0000000000000000\n"
 
 
-def supervised(argv: Sequence[str], *, at_once: bool = False) -> tuple[str, ...]:
-    """The command that runs `argv` supervised."""
-    options = (AT_ONCE,) if at_once else ()
+def supervised(argv: Sequence[str], *, at_once: bool = False, all_of: int | None = None) -> tuple[str, ...]:
+    """The command that runs `argv` supervised. `all_of`: a user who may lose every process on the box, if need be."""
+    options = (*((AT_ONCE,) if at_once else ()), *((f"{ALL_OF}{all_of}",) if all_of is not None else ()))
     return (sys.executable, "-I", "-S", str(Path(__file__).resolve()), *options, *argv)
 
 
 def main(argv: list[str]) -> int:
     at_once = argv[0] == AT_ONCE
     if at_once:
+        argv = argv[1:]
+    all_of = int(argv[0].removeprefix(ALL_OF)) if argv[0].startswith(ALL_OF) else None
+    if all_of is not None:
         argv = argv[1:]
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(
@@ -54,7 +64,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: tell(command, told))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     status = wait_for(command)
-    end_all()
+    end_all(all_of)
     return status
 
 
@@ -72,17 +82,42 @@ def tell(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def end_all() -> None:
+def end_all(all_of: int | None = None) -> None:
     """Kills and reaps until nothing is left. Children of the killed come to us in their turn."""
+    patient_until = time.monotonic() + PATIENCE_S
     while True:
         for pid in children():
             tell(pid, signal.SIGKILL)
         try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            for _ in range(REAPED_AT_ONCE):
+                if not os.waitpid(-1, os.WNOHANG)[0]:
+                    break
         except ChildProcessError:
             return
+        if all_of is not None and time.monotonic() > patient_until:
+            end_user(all_of)
         time.sleep(SETTLE_S)
+
+
+def end_user(uid: int) -> None:
+    """Kills every process of a user in one blow: none can fork while the kernel goes through them.
+
+    Done by a process that has become that user, so nothing else can be hit; the user may end or stop that one, too.
+    """
+    with contextlib.suppress(OSError):  # no room for another process: tried again
+        if (child := os.fork()) == 0:
+            try:
+                os.setresuid(uid, uid, uid)
+                if uid != 0 and os.getresuid() == (uid, uid, uid) and powerless():
+                    os.kill(-1, signal.SIGKILL)
+            finally:
+                os._exit(0)
+        os.waitpid(child, os.WUNTRACED)
+
+
+def powerless() -> bool:
+    """Whether nothing is left of root's powers: with them a blow at all processes would be one at all of the box."""
+    return _POWERLESS in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
 
 
 def children() -> list[int]:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import stat
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +20,8 @@ from typing import Any, Self
 
 from perfgate.errors import PerfgateError
 from perfgate.facts import write_whole
-from perfgate.source.manifest import Manifest, difference
+from perfgate.removal import remove_tree
+from perfgate.source.manifest import Manifest, difference, walk
 
 _POLL_S = 0.05
 HALF_MADE = ("making", "scratch")
@@ -195,17 +194,10 @@ def last_used(entry: Path) -> float:
 
 
 def protect(root: Path) -> None:
-    """Takes the write permission from everything below."""
-    for folder, folders, files in os.walk(root, topdown=False):
-        for name in (*folders, *files):
-            _without_write(Path(folder) / name)
-    _without_write(root)
-
-
-def _without_write(path: Path) -> None:
-    mode = path.lstat().st_mode
-    if not stat.S_ISLNK(mode) and mode & 0o222:
-        path.chmod(stat.S_IMODE(mode) & ~0o222)
+    """Takes the write permission from a folder and everything below."""
+    for path, about in walk(os.fsencode(root)):
+        if not stat.S_ISLNK(about.st_mode) and about.st_mode & 0o222:
+            os.chmod(path, stat.S_IMODE(about.st_mode) & ~0o222)  # noqa: PTH101  a name in bytes
 
 
 @contextmanager
@@ -217,25 +209,3 @@ def writable(folder: Path) -> Iterator[None]:
         yield
     finally:
         folder.chmod(mode)
-
-
-def remove_tree(root: Path) -> None:
-    """Removes a folder that may be read-only, however deep; links in it are removed, never followed."""
-    if root.is_symlink() or not root.is_dir():
-        root.unlink(missing_ok=True)
-        return
-    try:
-        _remove_folder(root)
-    except RecursionError:  # folders that a stranger nested: coreutils go down any number of them
-        subprocess.run(["chmod", "-R", "u+rwX", "--", root], check=False, capture_output=True)
-        subprocess.run(["rm", "-rf", "--", root], check=False, capture_output=True)
-
-
-def _remove_folder(root: Path) -> None:
-    root.chmod(0o700)
-    for folder, folders, _files in os.walk(root):
-        for name in folders:
-            path = Path(folder) / name
-            if not path.is_symlink():
-                path.chmod(0o700)
-    shutil.rmtree(root)

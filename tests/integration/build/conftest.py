@@ -7,7 +7,7 @@ import pytest
 
 from perfgate.build.store import Store
 from perfgate.host.sandbox import UNCONFINED, Confinement, Kind, available, describe
-from perfgate.source.entry import remove_tree
+from perfgate.removal import remove_tree
 from tests.integration.build.lab import Lab, make_wheel
 
 

@@ -6,15 +6,17 @@ import json
 import os
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from perfgate.build import BuiltSide
+from perfgate.build import BuiltSide, make
 from perfgate.build.environment import Builder
 from perfgate.build.failures import BuildFailed
 from perfgate.build.store import GB, Store
+from perfgate.build.yard import take_tree
 from perfgate.errors import Exit
 from perfgate.host.sandbox import Confinement
 from perfgate.records import Blame, Side
@@ -157,6 +159,27 @@ def test_a_package_without_a_wheel_is_built_confined(lab: Lab, store: Store, con
     assert built.python.parent.stat().st_uid == os.geteuid()
 
 
+def test_what_is_built_from_source_is_built_once_and_not_kept_thrice(
+    lab: Lab, store: Store, confinement: Confinement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stranger's package cache serves both of his steps, and what is installed from it shares its bytes."""
+    links: dict[str, int] = {}
+
+    def look(source: Path, into: Path, **how: Any) -> None:
+        links.update({path.name: path.stat().st_nlink for path in source.rglob("*.py")})
+        assert len([*(source.parent / "cache").rglob("counted-*")]) == 1
+        take_tree(source, into, **how)
+
+    monkeypatch.setattr(make, "take_tree", look)
+    count = "import tempfile; tempfile.mkstemp(prefix='counted-', dir=os.environ['UV_CACHE_DIR'])"
+    make_sdist(lab.index, "needs_building", "1.0", hook=count)
+    built = _build(lab.builder(store, confinement=confinement), Side.HEAD, lab.commit("needs_building", "tiny==1.0"))
+    assert links["tiny.py"] == 2
+    assert not (built.python.parent.parent / ".lock").exists()  # uv's, of the folder that was copied
+    site = built.python.parent.parent / "lib" / f"python{PYTHON}" / "site-packages"
+    assert {path.stat().st_nlink for path in site.rglob("*.py")} == {1}
+
+
 def test_links_of_a_build_from_source_stay_out_of_the_environment(
     lab: Lab, store: Store, confined: Confinement
 ) -> None:
@@ -267,6 +290,18 @@ def test_a_requirement_of_perfgate_yml_that_is_none_is_not_the_sides(lab: Lab, s
         failed = _failure(lab.builder(store, rules), "HEAD")
         assert failed.failure.blame is Blame.BOX
         assert "perfgate.yml" in str(failed)
+
+
+def test_a_wheel_that_uv_calls_invalid_is_the_sides(lab: Lab, store: Store) -> None:
+    wheel = make_wheel(lab.index, "odd", "1.0")
+    with zipfile.ZipFile(wheel) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content.replace(b"Wheel-Version: 1.0", b"Wheel-Version: 9.0"))
+    failed = _failure(lab.builder(store), lab.commit("odd"))
+    assert failed.failure.blame is Blame.SIDE
+    assert "install: The wheel is invalid" in failed.failure.reason
 
 
 def test_a_python_that_is_not_there_is_the_boxs(lab: Lab, store: Store) -> None:

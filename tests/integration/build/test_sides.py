@@ -5,6 +5,8 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+import tempfile
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,19 @@ def test_a_commit_is_served_from_its_own_tree(lab: Lab, fixed: FixedEnvironment)
 def test_code_that_ends_the_interpreter_when_it_starts_is_the_sides(lab: Lab, fixed: FixedEnvironment) -> None:
     sha = commit_change(lab.source, {"python/sitecustomize.py": "import os\nos._exit(3)\n"})
     assert "exit code 3" in _refusal(fixed.make, lab, sha)
+
+
+def test_folders_that_it_nests_without_end_when_it_starts_are_removed(
+    lab: Lab, fixed: FixedEnvironment, swept_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = swept_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    nest = "home = os.getcwd()\n[(os.mkdir('d'), os.chdir('d')) for _ in range(1500)]\nos.chdir(home)\n"
+    code = f"import os, sys\nif sys.argv[0] == '-c':\n{textwrap.indent(nest, '    ')}    print('nested')\n"
+    _make(fixed.make, lab, commit_change(lab.source, {"python/sitecustomize.py": code}))
+    assert "nested" in (lab.root / "logs" / "build-head.log").read_text()
+    assert not list(temporary.iterdir())
 
 
 def test_an_answer_that_cannot_be_read_is_the_sides(lab: Lab, fixed: FixedEnvironment) -> None:

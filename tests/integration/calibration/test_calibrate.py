@@ -19,7 +19,7 @@ import pytest
 from perfgate.ledger import LEDGER_FILE
 from perfgate.measure import orders
 from perfgate.records import LaunchBegin, LaunchEnd, Pair, Plan, Sample, Side
-from perfgate.source.entry import remove_tree
+from perfgate.removal import remove_tree
 
 from ..gate.harness import Done, World, acting, facts_in, finished, started, wait_for
 

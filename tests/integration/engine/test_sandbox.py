@@ -27,7 +27,9 @@ from perfgate.host.sandbox import (
     describe,
     hand_over,
 )
+from perfgate.removal import remove_tree
 from tests.integration.engine.conftest import open_to_all
+from tests.nesting import TOO_LONG, nest
 
 ROOT = os.geteuid() == 0
 UNPRIVILEGED = 65_000  # a uid nobody has
@@ -156,6 +158,18 @@ def test_a_link_in_the_place_of_a_folder_is_not_handed_over(place: Place) -> Non
             hand_over([place.home], confinement)
     assert place.other.stat().st_uid == before.st_uid
     assert (place.other / "code.py").stat().st_uid == before.st_uid
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can hand something over")
+def test_a_name_too_long_for_the_kernel_keeps_nothing_else_from_being_handed_over(place: Place) -> None:
+    (place.home / "first").touch()
+    (place.home / "z").touch()
+    nest(place.home, TOO_LONG)
+    try:
+        hand_over([place.home], Confinement(kind=Kind.USER, uid=UNPRIVILEGED, gid=UNPRIVILEGED))
+        assert {path.stat().st_uid for path in (place.home, *place.home.iterdir())} == {UNPRIVILEGED}
+    finally:
+        remove_tree(place.home)
 
 
 def bubblewrapped(place: Place, script: str, **more: object) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from perfgate.source.entry import remove_tree
+from perfgate.removal import remove_tree
 
 from .harness import Case, World
 

@@ -48,6 +48,33 @@ error: Failed to build `badpkg`
 
 hint: Build failures usually indicate a problem with the package or the build environment
 """
+INVALID = """Resolved 1 package in 1ms
+Prepared 1 package in 4ms
+error: Failed to install: wv-1-py3-none-any.whl (wv==1)
+  cause: The wheel is invalid: Unsupported wheel major version (expected 1, got 9)
+"""
+NO_RECORD = """error: Failed to download `nowheel==1`
+  cause: failed to open file `cache/.tmpmSDp4k/nowheel-1.dist-info/RECORD`: No such file or directory (os error 2)
+"""
+BAD_RECORD = """error: Failed to download `badrecord==1`
+  cause: `RECORD` file is invalid
+  cause: CSV deserialize error: record 0 (line: 1, byte: 0): field 2: invalid digit found in string
+"""
+DAMAGED = """error: Failed to download `badcrc @ https://index.example/badcrc-1-py3-none-any.whl`
+  cause: Failed to extract archive: badcrc-1-py3-none-any.whl
+  cause: Bad CRC (got 1aaeaea8, expected a9d0e55d) for file: x.py
+"""
+CUT_OFF = """error: Failed to download `torch==2.9.0`
+  cause: Failed to extract archive: torch-2.9.0-cp312-cp312-manylinux_2_28_x86_64.whl
+  cause: request or response body error
+  cause: error reading a body from connection
+  cause: end of file before message length reached
+"""
+NO_DOWNLOAD = "error: Failed to download `torch==2.9.0`\n  cause: something new\n"
+FAILING_DISK = """error: Failed to install: torch-2.9.0-cp312-cp312-manylinux_2_28_x86_64.whl (torch==2.9.0)
+  cause: failed to copy file from a to b: Input/output error (os error 5)
+"""
+NO_CACHE = "error: Failed to initialize cache at `/cache/uv`\n  cause: failed to open file: Not a directory\n"
 NO_PYTHON = (
     "error: No interpreter found for Python 3.12 in virtual environments, managed installations, or search path\n"
 )
@@ -82,6 +109,28 @@ def test_whose_fault(output: str, theirs: bool, blame: Blame, reason: str) -> No
     failure = explain(_failed(output, theirs=theirs))
     assert failure.blame is blame
     assert reason in failure.reason
+
+
+@pytest.mark.parametrize(
+    ("output", "blame", "reason"),
+    [
+        (INVALID, Blame.SIDE, "install: The wheel is invalid: Unsupported wheel major version (expected 1, got 9)"),
+        (NO_RECORD, Blame.SIDE, "install: failed to open file"),
+        (BAD_RECORD, Blame.SIDE, "install: `RECORD` file is invalid"),
+        (DAMAGED, Blame.SIDE, "install: Failed to extract archive: badcrc-1-py3-none-any.whl"),
+        ("what?", Blame.SIDE, "install failed with exit code 2"),
+        (CUT_OFF, Blame.BOX, "a download failed"),
+        (NO_DOWNLOAD, Blame.BOX, "a download failed: Failed to download `torch==2.9.0`"),
+        (REFUSED, Blame.BOX, "a download failed"),
+        (FULL, Blame.BOX, "the disk is full"),
+        (FAILING_DISK, Blame.BOX, "the box refused: failed to copy file from a to b: Input/output error"),
+        (NO_CACHE, Blame.BOX, "the box refused: Failed to initialize cache"),
+    ],
+)
+def test_whose_fault_where_wheels_that_a_side_chose_are_installed(output: str, blame: Blame, reason: str) -> None:
+    step = Step(what="install", argv=[], environment={}, cwd=Path("/"), handles_theirs=True)
+    failure = explain(StepFailed(step, 2, output))
+    assert (failure.blame, failure.reason[: len(reason)]) == (blame, reason)
 
 
 def test_a_kill_and_a_timeout() -> None:

@@ -1,20 +1,22 @@
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from perfgate.build import BuiltSide
+from perfgate.build import BuiltSide, autotune
 from perfgate.build.autotune import capture_seed, find_seed, mode_for, plant_seed, remove_results, results_hash
 from perfgate.build.homes import Home, content_of, copy_files, home_for, mark_warm, read_home
 from perfgate.build.store import Store
 from perfgate.config import Caches
 from perfgate.errors import PerfgateError
 from perfgate.records import Side
+from perfgate.removal import remove_tree
 from perfgate.source.diff import classify
-from perfgate.source.entry import remove_tree
+from tests.nesting import TOO_DEEP, TOO_LONG, nest
 
 RESULTS = ".cache/sglang/flashinfer/autotune/0.7.2/sm120/key"
 
@@ -143,6 +145,23 @@ def test_fresh_removes_results_and_nothing_else(store: Store, tmp_path: Path) ->
     assert remove_results(home) == 0
 
 
+def test_a_home_nested_without_end_has_results_all_the_same(swept_path: Path) -> None:
+    home = _home(Store(swept_path / "state", Caches()), swept_path)
+    _tune(home, "drawn")
+    nest(home.path, (*TOO_DEEP, *TOO_LONG))
+    assert results_hash(home.path) is not None
+    assert remove_results(home) == 1
+    assert results_hash(home.path) is None
+
+
+def test_results_within_results_are_no_others(store: Store, tmp_path: Path) -> None:
+    home = _home(store, tmp_path)
+    (home.path / "flashinfer" / "autotune" / "flashinfer" / "autotune").mkdir(parents=True)
+    (home.path / "autotune" / "flashinfer").mkdir(parents=True)
+    assert remove_results(home) == 1
+    assert (home.path / "autotune").exists()
+
+
 def test_results_in_a_home_that_was_locked_are_removed_too(users_folder: Path) -> None:
     home = _home(Store(users_folder / "state", Caches()), users_folder)
     _tune(home, "drawn")
@@ -184,6 +203,18 @@ def test_a_seed_is_found_again_and_not_believed_when_changed(store: Store, tmp_p
 def test_a_launch_that_tuned_nothing_leaves_no_seed(store: Store, tmp_path: Path) -> None:
     home = _home(store, tmp_path)
     with pytest.raises(PerfgateError, match="no autotune results"):
+        capture_seed(store, "seed-1", home)
+    assert find_seed(store, "seed-1") is None
+
+
+def test_results_that_cannot_be_kept_are_told(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Path) -> None:
+        raise OSError(errno.ENAMETOOLONG, "File name too long")
+
+    home = _home(store, tmp_path)
+    _tune(home, "draw")
+    monkeypatch.setattr(autotune, "copy_files", refuse)
+    with pytest.raises(PerfgateError, match=r"cannot be kept: .* too long"):
         capture_seed(store, "seed-1", home)
     assert find_seed(store, "seed-1") is None
 

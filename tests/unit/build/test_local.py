@@ -23,8 +23,9 @@ from perfgate.build.local import (
 from perfgate.config import BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.records import Blame
+from perfgate.removal import remove_tree
 from perfgate.source.diff import classify
-from perfgate.source.entry import protect, remove_tree
+from perfgate.source.entry import protect
 
 KERNEL = LocalWork(kernel=True)
 

@@ -13,8 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfgate.build.steps import Runner, Step, StepFailed
+from perfgate.build import steps
+from perfgate.build.environment import failure_of
+from perfgate.build.steps import NotEnded, Runner, Step, StepFailed, _second_user
+from perfgate.host import supervisor
 from perfgate.host.sandbox import UNCONFINED, Confinement, Kind, SandboxError, available
+from perfgate.records import Blame
+
+SECOND_USER = 65_017  # a uid nobody has: no process of another test is its
 
 
 def _step(script: str, tmp_path: Path, *, theirs: bool = False) -> Step:
@@ -110,6 +116,82 @@ def test_what_pr_code_starts_has_ended_when_its_time_is_up(tmp_path: Path, confi
     assert error.value.code is None
     assert (tmp_path / "child").exists()
     assert not _survivors(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_processes_that_are_gone_whenever_they_are_listed_are_ended_together() -> None:
+    """A chain in which each starts the next and ends; never more than two at a time."""
+    program = (
+        "import sys\n"
+        "from perfgate.host import supervisor\n"
+        "supervisor.children = lambda: []\n"  # as where each has ended when its turn comes
+        "supervisor.PATIENCE_S = 0.2\n"
+        "sys.exit(supervisor.main(sys.argv[1:]))\n"
+    )
+    chain = "import os, time\nend = time.time() + 40\nwhile time.time() < end:\n  if os.fork(): os._exit(0)\n"
+    become = ["setpriv", f"--reuid={SECOND_USER}", f"--regid={SECOND_USER}", "--clear-groups", "--"]
+    bystander = subprocess.Popen(["sleep", "60"])
+    begin = time.monotonic()
+    try:
+        command = ["sh", "-c", 'exec "$@" &', "sh", *become, sys.executable, "-IS", "-c", chain]
+        argv = [sys.executable, "-c", program, f"{supervisor.ALL_OF}{SECOND_USER}", *command]
+        subprocess.run(argv, check=True, timeout=60)
+        assert time.monotonic() - begin < 30
+        assert not [found for found in psutil.process_iter(["uids"]) if _is_second_users(found)]
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def _is_second_users(process: psutil.Process) -> bool:
+    return process.info["uids"] is not None and process.info["uids"].real == SECOND_USER
+
+
+def test_a_step_as_a_second_user_may_be_ended_so(tmp_path: Path) -> None:
+    step = _step("true", tmp_path, theirs=True)
+    theirs = Confinement(kind=Kind.USER, uid=SECOND_USER, gid=SECOND_USER)
+    allowed = f"--all-of={SECOND_USER}" in _runner(tmp_path, confinement=theirs)._command(step)
+    assert allowed is (os.geteuid() == 0)
+    assert not [part for part in _runner(tmp_path)._command(step) if part.startswith("--all-of")]
+
+
+def test_only_a_second_users_processes_are_ended_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert _second_user(Confinement(kind=Kind.USER, uid=7, gid=7)) == 7
+    for confinement in (
+        Confinement(kind=Kind.USER, uid=0, gid=0),
+        Confinement(kind=Kind.USER),
+        Confinement(kind=Kind.BUBBLEWRAP, uid=7, gid=7),
+        UNCONFINED,
+    ):
+        assert _second_user(confinement) is None
+    monkeypatch.setattr(os, "geteuid", lambda: 7)
+    assert _second_user(Confinement(kind=Kind.USER, uid=7, gid=7)) is None
+
+
+def test_the_blow_is_not_struck_by_root_or_with_its_powers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every process of the box would be hit."""
+    monkeypatch.setattr(os, "kill", lambda *_: (tmp_path / "struck").touch())
+    monkeypatch.setattr(os, "setresuid", lambda *_: None)
+    monkeypatch.setattr(supervisor, "powerless", lambda: True)
+    supervisor.end_user(0)
+    supervisor.end_user(os.getuid() + 1)
+    monkeypatch.setattr(os, "getresuid", lambda: (7, 7, 7))
+    monkeypatch.setattr(supervisor, "powerless", lambda: False)
+    supervisor.end_user(7)
+    assert not (tmp_path / "struck").exists()
+    monkeypatch.setattr(supervisor, "powerless", lambda: True)
+    supervisor.end_user(7)
+    assert (tmp_path / "struck").exists()
+
+
+def test_what_cannot_be_ended_ends_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "_ENDING_S", 0.2)
+    monkeypatch.setattr(steps, "supervised", lambda *_, **__: ("/bin/sh", "-c", "trap '' TERM; echo on; sleep 30"))
+    with pytest.raises(NotEnded, match="did not end within") as error:
+        _runner(tmp_path, 1.0).run(_step("true", tmp_path, theirs=True))
+    assert failure_of(error.value).blame is Blame.BOX
 
 
 def test_how_pr_code_ended_is_told(tmp_path: Path) -> None:

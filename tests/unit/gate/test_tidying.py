@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from perfgate.bench import _empty, _regular_files
+from perfgate.bench import SglangBench, _empty, _regular_files
 from perfgate.build.store import Eviction, Store
 from perfgate.errors import PerfgateError
 from perfgate.gate import _tidy
+from perfgate.records import Side
 
 
 def a_pipe(path: Path) -> None:
@@ -55,6 +59,18 @@ def test_a_locked_folder_holds_no_logs(users_folder: Path) -> None:
     assert _regular_files(home / "nccl") == []
     home.chmod(0)
     assert _regular_files(home / "nccl") == []
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENAMETOOLONG, "File name too long"), RecursionError("too deep")])
+def test_a_launch_that_cannot_be_prepared_ends_with_a_sentence(error: Exception) -> None:
+    def refuse(_: Side) -> None:
+        raise error
+
+    bench: Any = SimpleNamespace(warmth=SimpleNamespace(home=refuse), _probe_dir=lambda _: Path("/probe"))
+    order: Any = SimpleNamespace(id="eagle3/1/head/1", side=Side.HEAD, recipe="eagle3")
+    recipe: Any = None
+    with pytest.raises(PerfgateError, match=r"eagle3/1/head/1.*cannot be prepared: .*too"):
+        SglangBench._launch(bench, order, recipe)
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied", "x"), PerfgateError("no room")])

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.host.temporary import prefix, sweep_temporary
+from perfgate.host import temporary
+from perfgate.host.temporary import prefix, sweep_temporary, temporary_folder
+from tests.nesting import TOO_DEEP, nest
 
 
 def test_only_our_folders_of_processes_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,3 +50,35 @@ def test_who_has_ended_is_gone_although_nobody_has_asked_how(tmp_path: Path, mon
         folder.mkdir()
         sweep_temporary()
         assert not folder.exists()
+
+
+def test_folders_nested_without_end_are_removed_at_once_and_later(
+    swept_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(swept_path))
+    with temporary_folder("origin") as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        nest(folder, TOO_DEEP)
+    assert not list(swept_path.iterdir())
+    with subprocess.Popen(["true"]) as process:
+        pass
+    left = swept_path / f"perfgate-origin-{process.pid}-a1b2c3_d"
+    left.mkdir()
+    nest(left, TOO_DEEP)
+    sweep_temporary()
+    assert not list(swept_path.iterdir())
+
+
+def test_what_cannot_be_removed_ends_no_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(temporary, "remove_tree", refused)
+    with subprocess.Popen(["true"]) as process:
+        pass
+    (tmp_path / f"perfgate-origin-{process.pid}-a1b2c3_d").mkdir()
+    sweep_temporary()
+    with temporary_folder("origin") as folder:
+        pass
+    assert folder.exists()

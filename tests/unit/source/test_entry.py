@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from perfgate.errors import PerfgateError
-from perfgate.source.entry import Hold, companion, discard, find_made, hold, made_once, remove_tree, try_hold
+from perfgate.removal import remove_tree
+from perfgate.source.entry import Hold, companion, discard, find_made, hold, made_once, protect, try_hold
+from tests.nesting import TOO_DEEP, TOO_LONG, nest
 
 
 class Maker:
@@ -57,6 +59,25 @@ def test_a_failure_leaves_nothing_but_the_lock(tmp_path: Path) -> None:
         made_once(tmp_path / "e", Maker(fail=True))
     assert _names(tmp_path) == {".e.lock"}
     assert not made_once(tmp_path / "e", Maker()).cached
+
+
+def test_a_maker_that_leaves_paths_too_long_to_name_leaves_nothing_either(swept_path: Path) -> None:
+    def make(_: Path, held: Hold) -> Mapping[str, Any]:
+        scratch = companion(held.entry, "scratch")
+        scratch.mkdir()
+        nest(scratch, TOO_LONG)
+        raise PerfgateError("cannot")
+
+    with pytest.raises(PerfgateError, match="cannot"):
+        made_once(swept_path / "e", make)
+    assert _names(swept_path) == {".e.lock"}
+
+
+def test_what_is_nested_without_end_is_read_only_too(swept_path: Path) -> None:
+    nest(swept_path, TOO_DEEP)
+    protect(swept_path / "d")
+    assert stat.S_IMODE((swept_path / "d").stat().st_mode) == 0o555
+    assert stat.S_IMODE(swept_path.joinpath(*TOO_DEEP, "file").stat().st_mode) & 0o222 == 0
 
 
 def _chmod(path: Path) -> None:
