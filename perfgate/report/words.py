@@ -272,10 +272,11 @@ def environment_sentences(environment: Environment) -> list[str]:
         told = _first_sentences(unexplained)
         sentences.append(f"Not the same for both sides, and the change does not explain it: {told}")
     if same:
-        rest = "All else that was compared is" if explained or unexplained else "Both sides ran with"
-        sentences.append(
-            f"{rest} the same ({numbers.count(len(same), 'thing')}{'' if explained or unexplained else ' compared'})."
-        )
+        things = numbers.count(len(same), "thing")
+        if explained or unexplained:
+            sentences.append(f"All else that was compared is the same ({things}).")
+        else:
+            sentences.append(f"Both sides ran with the same ({things} compared).")
     return sentences
 
 
