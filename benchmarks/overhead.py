@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perfgate import records as r
-from perfgate.config import Workload
+from perfgate.config.model import Workload
 from perfgate.engine import tree
 from perfgate.engine.tree import Process
 from perfgate.facts import FACTS_FILE, read_facts

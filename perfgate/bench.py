@@ -17,7 +17,7 @@ from perfgate import records as r
 from perfgate.build import BuiltSide
 from perfgate.build.homes import Home
 from perfgate.build.store import Store, require_free
-from perfgate.config import FlagValue, Resolved, ResolvedRecipe
+from perfgate.config.model import FlagValue, Resolved, ResolvedRecipe
 from perfgate.engine import server
 from perfgate.engine.command import EnvironmentParts, child_environment, server_command
 from perfgate.engine.device_timer import cycles_of, device_timer, read_metrics

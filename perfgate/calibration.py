@@ -13,8 +13,8 @@ from rich.text import Text
 
 from perfgate import records as r
 from perfgate.bench import ranks_of, workload_hash
-from perfgate.config import Resolved
-from perfgate.config_resolve import metric_plans
+from perfgate.config.model import Resolved
+from perfgate.config.resolve import metric_plans
 from perfgate.errors import Exit, PerfgateError
 from perfgate.facts import read_facts
 from perfgate.gate import Outcome, layers, run_gate

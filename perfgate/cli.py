@@ -20,7 +20,7 @@ from perfgate.report.escape import visible
 from perfgate.streams import unbroken_streams
 
 if TYPE_CHECKING:
-    from perfgate.config import Resolved
+    from perfgate.config.model import Resolved
     from perfgate.gate import Outcome
 
 # What a command needs is imported in it: nobody who asks for help waits for NVML, the hub and git.
@@ -224,7 +224,7 @@ def config(
     example: Annotated[bool, typer.Option("--example", help="A commented perfgate.yml with all defaults.")] = False,
 ) -> None:
     """Check a configuration, or show what can be configured."""
-    from perfgate import config_file
+    from perfgate.config import files as config_file
 
     if (check is not None) + schema + example != 1:
         raise PerfgateError("give one of --check FILE, --schema, --example", where="config")
@@ -269,7 +269,7 @@ app.add_typer(models_app, name="models")
 
 
 def _resolved(config: Path | None, box: Path | None) -> Resolved:
-    from perfgate import config_file
+    from perfgate.config import files as config_file
     from perfgate.planning import GateRequest, find_box
 
     if config is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from perfgate import config_file
+from perfgate.config import files as config_file
 from perfgate.errors import Exit
 from perfgate.gate import layers
 from perfgate.host.doctor import Patient, run_doctor

@@ -23,8 +23,8 @@ from perfgate.build.environment import Builder
 from perfgate.build.local import LocalWork
 from perfgate.build.store import Store
 from perfgate.concluding import conclude
-from perfgate.config import Config, Resolved
-from perfgate.config_resolve import metric_plans
+from perfgate.config.model import Config, Resolved
+from perfgate.config.resolve import metric_plans
 from perfgate.cpu.environment import prepare
 from perfgate.cpu.profile import models, settings
 from perfgate.engine.faults import LaunchError

@@ -33,7 +33,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from perfgate import __version__
-from perfgate.config import Resolved
+from perfgate.config.model import Resolved
 from perfgate.errors import Exit, PerfgateError
 
 SHA256 = re.compile(r"[0-9a-f]{64}")

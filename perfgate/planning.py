@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from perfgate import __version__, config_file
+from perfgate import __version__
 from perfgate import records as r
-from perfgate.config import BoxFile, Config, Resolved, ResolvedRecipe
+from perfgate.config import files as config_file
+from perfgate.config.model import BoxFile, Config, Resolved, ResolvedRecipe
 from perfgate.errors import PerfgateError
 from perfgate.facts import short_hash
 from perfgate.measure import orders

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfgate import records as r
-from perfgate.config import Resolved
+from perfgate.config.model import Resolved
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.planning import LaunchCost
 from perfgate.ledger import LEDGER_FILE, Ledger

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from perfgate.build.homes import Home, content_of, copy_files
 from perfgate.build.store import Store
-from perfgate.config import Caches
+from perfgate.config.model import Caches
 from perfgate.errors import PerfgateError
 from perfgate.facts import short_hash
 from perfgate.removal import remove_tree

@@ -39,7 +39,7 @@ from perfgate.build.served import verify_origin
 from perfgate.build.steps import Runner, StepFailed
 from perfgate.build.store import NoSpace, Store
 from perfgate.build.uv import SYSTEM_PATH, find_links, index_settings, passed
-from perfgate.config import BoxFile, BuildRules
+from perfgate.config.model import BoxFile, BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.host.sandbox import UNCONFINED, Confinement, interpreter_folders
 from perfgate.records import Commit, Side

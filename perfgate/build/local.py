@@ -21,7 +21,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from perfgate.build.failures import Failure, Refused, box_failure, side_failure
 from perfgate.build.yard import NO_WHEEL, create, sides_fault
-from perfgate.config import BuildRules
+from perfgate.config.model import BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.facts import short_hash
 from perfgate.source.diff import KERNEL_PROJECTS, DiffClass

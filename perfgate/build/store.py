@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from perfgate.config import Caches
+from perfgate.config.model import Caches
 from perfgate.errors import Exit, PerfgateError
 from perfgate.source.entry import HALF_MADE, Hold, companion, discard, hold, last_used, touch, try_hold
 from perfgate.source.manifest import size_of

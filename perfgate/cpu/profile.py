@@ -7,8 +7,8 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from perfgate.config import Config
-from perfgate.config_file import load
+from perfgate.config.files import load
+from perfgate.config.model import Config
 from perfgate.cpu.environment import CpuEnvironment
 
 TARGET = "perfgate-tiny"

@@ -29,7 +29,7 @@ from statistics import median
 from requests import PreparedRequest
 from requests.adapters import HTTPAdapter
 
-from perfgate.config import Workload
+from perfgate.config.model import Workload
 from perfgate.engine.answers import Answer, InOnePiece, verify_count
 from perfgate.engine.asking import Asking, post, status_of
 from perfgate.engine.faults import ClientError

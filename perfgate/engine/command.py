@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfgate.config import FlagValue
+from perfgate.config.model import FlagValue
 
 HANDED_ON = frozenset({"PATH", "LANG", "TZ", "LD_LIBRARY_PATH"})
 HANDED_ON_PREFIXES = ("LC_", "CUDA_", "NVIDIA_")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from perfgate.config import Workload
+from perfgate.config.model import Workload
 from perfgate.engine import tree
 from perfgate.engine.client import Client, SampleData
 from perfgate.engine.faults import ClientError, LaunchError, PortTaken, ServerNotFreed

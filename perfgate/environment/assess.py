@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from perfgate import records as r
-from perfgate.config import BoxRule, EnvironmentRules
+from perfgate.config.model import BoxRule, EnvironmentRules
 from perfgate.environment.fingerprint import PROVEN, Cause, Finding, Fingerprint, compare, fingerprints
 from perfgate.environment.gpus import against_launch, compare_gpus
 from perfgate.environment.neighbours import crowding

@@ -24,7 +24,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from perfgate import records as r
-from perfgate.config import BoxRule
+from perfgate.config.model import BoxRule
 from perfgate.engine.probe.readings import clean, shown, unhashed_secret
 from perfgate.judge.evidence import RunFacts, launch_id
 

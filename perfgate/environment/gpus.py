@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from perfgate.config import EnvironmentRules
+from perfgate.config.model import EnvironmentRules
 from perfgate.environment.fingerprint import Cause, Finding, Fingerprint
 from perfgate.host.telemetry import complaints
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfgate.config import GithubRules
+from perfgate.config.model import GithubRules
 
 LEVELS = ("none", "read", "triage", "write", "maintain", "admin")
 

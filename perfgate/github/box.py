@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from perfgate.config import BoxFile
-from perfgate.config_file import load_box
+from perfgate.config.files import load_box
+from perfgate.config.model import BoxFile
 from perfgate.errors import Exit, PerfgateError
 from perfgate.gate import Outcome, run_gate
 from perfgate.github.fetch import Origin, fetch_commits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from perfgate.config import GithubRules
+from perfgate.config.model import GithubRules
 from perfgate.github import say
 from perfgate.github.access import at_least, may
 from perfgate.github.client import Pull

@@ -18,7 +18,7 @@ from urllib.request import url2pathname
 
 from jinja2 import Environment, StrictUndefined
 
-from perfgate.config_file import example
+from perfgate.config.files import example
 from perfgate.errors import PerfgateError
 from perfgate.github.survey import Survey, box_file, survey
 from perfgate.places import BOX_PATH

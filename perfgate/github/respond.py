@@ -14,9 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from perfgate.config import Config
-from perfgate.config_file import load
-from perfgate.config_resolve import builtin, merge
+from perfgate.config.files import load
+from perfgate.config.model import Config
+from perfgate.config.resolve import builtin, merge
 from perfgate.errors import PerfgateError
 from perfgate.github import decide, say
 from perfgate.github.client import Client, GithubError, Pull

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from perfgate.config import GithubRules
+from perfgate.config.model import GithubRules
 from perfgate.github.access import needed
 from perfgate.github.commands import USAGE
 from perfgate.github.sticky import Accepted, Entry

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfgate.config_file import load
+from perfgate.config.files import load
 from perfgate.errors import PerfgateError
 from perfgate.github.fetch import Origin, fetch_commits, fetch_file
 from perfgate.places import CONFIG_PATH

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfgate.config import BoxFile
+from perfgate.config.model import BoxFile
 from perfgate.host.gpu import describe_gpus
 from perfgate.host.nccl import variables_in_file
 from perfgate.host.nccl_paths import missing_files, nccl_files

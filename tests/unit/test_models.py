@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate import config_file, models
-from perfgate.config import BoxFile
+from perfgate import models
+from perfgate.config import files as config_file
+from perfgate.config.model import BoxFile
 from perfgate.errors import PerfgateError
 
 REVISION = "3c" * 20

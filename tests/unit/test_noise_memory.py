@@ -13,8 +13,8 @@ import pytest
 
 from perfgate import records as r
 from perfgate.bench import workload_hash
-from perfgate.config import BoxFile
-from perfgate.config_file import load, resolve
+from perfgate.config.files import load, resolve
+from perfgate.config.model import BoxFile
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.planning import MOST, LaunchCost, Spread, planned_samples, samples_per_launch
 from perfgate.judge.values import Prior, Warning

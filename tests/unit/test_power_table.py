@@ -14,8 +14,8 @@ from rich.console import Console
 from perfgate import calibration, records
 from perfgate.bench import workload_hash
 from perfgate.calibration import known_of, show_power
-from perfgate.config import BoxFile, Resolved
-from perfgate.config_file import load, resolve
+from perfgate.config.files import load, resolve
+from perfgate.config.model import BoxFile, Resolved
 from perfgate.errors import PerfgateError
 from perfgate.ledger import LEDGER_FILE, Kind, Ledger
 from perfgate.measure import LaunchOrder, Measuring

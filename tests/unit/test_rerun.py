@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perfgate import records as r
-from perfgate.config_file import load, resolve
+from perfgate.config.files import load, resolve
 from perfgate.gate import conclude
 from perfgate.judge.evidence import RunFacts, judge_metrics
 from perfgate.judge.result import gated_of

@@ -10,7 +10,7 @@ import pytest
 from perfgate.build import BuiltSide
 from perfgate.build.autotune import results_hash
 from perfgate.build.store import Store
-from perfgate.config import Caches
+from perfgate.config.model import Caches
 from perfgate.records import Side
 from perfgate.warmth import NOTHING_TUNED, Warmth
 

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from perfgate.config import Workload
+from perfgate.config.model import Workload
 from perfgate.errors import PerfgateError
 
 KINDS = ("code", "chat", "maths", "summary", "json")

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfgate.config import BoxFile, Resolved
+from perfgate.config.model import BoxFile, Resolved
 from perfgate.errors import PerfgateError
 from perfgate.host.canary import CanarySetup
 from perfgate.host.doctor.gpu_checks import absent_check, gpu_checks

@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from perfgate.config import BoxFile, ResolvedRecipe
-from perfgate.config_check import nccl_notes
+from perfgate.config.check import nccl_notes
+from perfgate.config.model import BoxFile, ResolvedRecipe
 from perfgate.errors import PerfgateError
 from perfgate.host import sandbox
 from perfgate.host.lock import current_holder

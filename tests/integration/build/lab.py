@@ -19,7 +19,7 @@ from typing import Any
 
 from perfgate.build.environment import Builder
 from perfgate.build.store import Store
-from perfgate.config import BoxFile, BuildRules, Caches
+from perfgate.config.model import BoxFile, BuildRules, Caches
 from perfgate.source.repository import Repository
 from tests.standin.repository import Behaviour, commit_change, make_history
 

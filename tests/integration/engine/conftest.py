@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.config import Workload
+from perfgate.config.model import Workload
 from perfgate.engine.command import EnvironmentParts, child_environment, server_command
 from perfgate.engine.launch import LaunchPlan
 from perfgate.engine.server import LaunchSpec, Server, free_port

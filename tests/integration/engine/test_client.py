@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfgate.config import Workload
+from perfgate.config.model import Workload
 from perfgate.engine import client as client_module
 from perfgate.engine.client import Client, SampleData
 from perfgate.engine.faults import ClientError

@@ -20,7 +20,7 @@ from perfgate.build.local import (
     kernel_variables,
     read_inside,
 )
-from perfgate.config import BuildRules
+from perfgate.config.model import BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.records import Blame
 from perfgate.removal import remove_tree

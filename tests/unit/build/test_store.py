@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from perfgate.build.store import GB, NoSpace, Store, require_free
-from perfgate.config import Caches
+from perfgate.config.model import Caches
 from perfgate.errors import Exit
 from perfgate.source.entry import Hold, companion, hold, made_once
 

@@ -10,8 +10,8 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from perfgate.config_file import ConfigError, check, load, load_box, resolve
-from perfgate.config_yaml import MAX_BYTES
+from perfgate.config.files import ConfigError, check, load, load_box, resolve
+from perfgate.config.yaml import MAX_BYTES
 from perfgate.errors import Exit, PerfgateError
 
 ONE_LINE = [

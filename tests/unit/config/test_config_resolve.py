@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfgate.config import BoxFile, Resolved
-from perfgate.config_file import load, metric_plans, resolve
-from perfgate.config_yaml import plain_value
+from perfgate.config.files import load, metric_plans, resolve
+from perfgate.config.model import BoxFile, Resolved
+from perfgate.config.yaml import plain_value
 from perfgate.records import METRICS
 
 MODELS = "recipes:\n  baseline: {model: org/target}\n  eagle3: {draft: org/draft}\n"

@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 import yaml
 
-from perfgate.config import BoxFile, Config, _Model
-from perfgate.config_file import builtin, example, load, reference, schema
-from perfgate.config_layer import load_box_layer
-from perfgate.config_resolve import merge
+from perfgate.config.files import builtin, example, load, reference, schema
+from perfgate.config.layer import load_box_layer
+from perfgate.config.model import BoxFile, Config, _Model
+from perfgate.config.resolve import merge
 
 DOCS = Path(__file__).parents[3] / "docs" / "configuration.md"
 MARKS = ("<!-- begin: perfgate's models -->", "<!-- end: perfgate's models -->")

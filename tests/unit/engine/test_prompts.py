@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.config import Workload
+from perfgate.config.model import Workload
 from perfgate.engine.prompts import KINDS, builtin, prompts_for
 from perfgate.errors import PerfgateError
 

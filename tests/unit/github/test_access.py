@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfgate.config import GithubRules
+from perfgate.config.model import GithubRules
 from perfgate.github.access import LEVELS, level_of, may
 
 

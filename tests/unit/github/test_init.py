@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from perfgate.config_file import load, load_box
+from perfgate.config.files import load, load_box
 from perfgate.errors import PerfgateError
 from perfgate.github import survey as survey_module
 from perfgate.github.init import CONFIG, WORKFLOW, Caller, init_box, init_repository

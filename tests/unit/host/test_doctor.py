@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from perfgate.config import BoxFile, Resolved, ResolvedRecipe, Workload
-from perfgate.config_layer import load_box_layer
+from perfgate.config.layer import load_box_layer
+from perfgate.config.model import BoxFile, Resolved, ResolvedRecipe, Workload
 from perfgate.facts import fact_from_line, fact_to_line
 from perfgate.host import doctor as module
 from perfgate.host import sandbox
@@ -397,7 +397,7 @@ def test_models_are_looked_for_where_servers_will(tmp_path: Path) -> None:
 
 
 def test_models_come_from_the_configuration(play: Play, box: BoxFile, tmp_path: Path) -> None:
-    from perfgate.config_file import load, resolve
+    from perfgate.config.files import load, resolve
 
     config = load(b"recipes: {baseline: {model: org/Target}, eagle3: {enabled: false}}", "perfgate.yml")
     resolved: Resolved = resolve(config, box)

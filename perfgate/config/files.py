@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from perfgate.config import BoxFile, Config, Resolved
-from perfgate.config_check import nccl_notes
-from perfgate.config_layer import ConfigError, is_box_layer, load_box_layer, load_layer
-from perfgate.config_resolve import builtin, merge, metric_plans, problems_of, resolve
-from perfgate.config_text import example, reference, schema
+from perfgate.config.check import nccl_notes
+from perfgate.config.layer import ConfigError, is_box_layer, load_box_layer, load_layer
+from perfgate.config.model import BoxFile, Config, Resolved
+from perfgate.config.resolve import builtin, merge, metric_plans, problems_of, resolve
+from perfgate.config.text import example, reference, schema
 from perfgate.errors import PerfgateError
 
 __all__ = [

@@ -1,7 +1,7 @@
 """What is configured: `.github/perfgate.yml` of the base branch, overlaid by the box's own file.
 
 The pydantic models below are the only definition: validation, JSON Schema, example and documentation come from them.
-Reading files and explaining errors is in `config_file`; what follows from the layers together is in `config_resolve`.
+Reading files and explaining errors is in `files`; what follows from the layers together is in `resolve`.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from perfgate.config import BoxFile, Config, MetricRule, Recipe
-from perfgate.config_layer import inner_model, is_mapping
-from perfgate.config_resolve import builtin
-from perfgate.config_yaml import ambiguity, plain_value
+from perfgate.config.layer import inner_model, is_mapping
+from perfgate.config.model import BoxFile, Config, MetricRule, Recipe
+from perfgate.config.resolve import builtin
+from perfgate.config.yaml import ambiguity, plain_value
 from perfgate.records import METRICS
 
 SHARES = frozenset({"budget", "alpha", "beta"})

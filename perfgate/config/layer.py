@@ -10,9 +10,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from perfgate.config import BoxFile, Config, KeyPath, Source
-from perfgate.config_check import check_layer, check_nccl, check_variables, nearest
-from perfgate.config_yaml import Document, Problem, Unreadable, read
+from perfgate.config.check import check_layer, check_nccl, check_variables, nearest
+from perfgate.config.model import BoxFile, Config, KeyPath, Source
+from perfgate.config.yaml import Document, Problem, Unreadable, read
 from perfgate.errors import PerfgateError
 from perfgate.records import METRICS
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from perfgate.config import KeyPath, Source
+from perfgate.config.model import KeyPath, Source
 
 MAX_BYTES = 128 * 1024
 MAX_DEPTH = 16

@@ -12,8 +12,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from perfgate.config import Config, KeyPath, Recipe, Workload
-from perfgate.config_yaml import Problem
+from perfgate.config.model import Config, KeyPath, Recipe, Workload
+from perfgate.config.yaml import Problem
 
 SAME_FLAG = {
     "model": "model-path",
@@ -81,7 +81,7 @@ SECRET_VALUE = re.compile(r"^(hf_|gh[opsur]_|github_pat_|sk-|glpat-|xox[abp]-|AK
 @cache
 def known_nccl() -> frozenset[str]:
     """Variables that some version of NCCL reads, documented or not."""
-    return frozenset(files("perfgate").joinpath("nccl_variables.txt").read_text().split())
+    return frozenset(files("perfgate.config").joinpath("nccl_variables.txt").read_text().split())
 
 
 def flag_name(name: str) -> str:

@@ -14,10 +14,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from perfgate.config import BoxFile, Config, FlagValue, MetricRule, Recipe, Resolved, ResolvedRecipe
-from perfgate.config_check import check_extends, flag_name, nccl_notes
-from perfgate.config_layer import ConfigError, load_layer
-from perfgate.config_yaml import Problem
+from perfgate.config.check import check_extends, flag_name, nccl_notes
+from perfgate.config.layer import ConfigError, load_layer
+from perfgate.config.model import BoxFile, Config, FlagValue, MetricRule, Recipe, Resolved, ResolvedRecipe
+from perfgate.config.yaml import Problem
 from perfgate.facts import short_hash
 from perfgate.records import MetricPlan
 
@@ -33,7 +33,7 @@ FALLBACK = {"verify_ms": "cycle_ms", "decode_ms": "cycle_ms"}
 @cache
 def builtin() -> Config:
     """The built-in defaults, `perfgate/defaults.yml`."""
-    return load_layer(files("perfgate").joinpath("defaults.yml").read_bytes(), "defaults.yml")
+    return load_layer(files("perfgate.config").joinpath("defaults.yml").read_bytes(), "defaults.yml")
 
 
 def merge(layers: Sequence[Config]) -> Config:
