@@ -31,11 +31,11 @@ from typing import Any, TypeVar
 from perfgate import records as r
 from perfgate.cpu.profile import settings
 from perfgate.errors import PerfgateError
-from perfgate.facts import boot_id, read_facts
 from perfgate.judge.evidence import Launch, RunFacts
 from perfgate.judge.result import judge_run
 from perfgate.measure import LaunchOrder, Measuring, orders
 from perfgate.notebook import F, Notebook
+from perfgate.records.files import boot_id, read_facts
 
 WANTED = 0.995
 FEWEST = 8  # recorded launches a side

@@ -31,7 +31,7 @@ from perfgate import records as r
 from perfgate.config.model import Workload
 from perfgate.engine import tree
 from perfgate.engine.tree import Process
-from perfgate.facts import FACTS_FILE, read_facts
+from perfgate.records.files import FACTS_FILE, read_facts
 from perfgate.source.entry import remove_tree
 from tests.integration.gate.harness import PERFGATE, World, acting
 

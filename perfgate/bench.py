@@ -31,13 +31,13 @@ from perfgate.engine.prompts import prompts_for
 from perfgate.engine.server import Server
 from perfgate.engine.watchdog import Watchdog
 from perfgate.errors import PerfgateError
-from perfgate.facts import short_hash
 from perfgate.host.canary import Canary
 from perfgate.host.sandbox import Confinement, hand_over
 from perfgate.host.watch import BoxWatch
 from perfgate.measure import ATTEMPTS, LaunchOrder, next_attempt
 from perfgate.notebook import Notebook
 from perfgate.progress import Progress
+from perfgate.records.files import short_hash
 from perfgate.removal import remove_tree
 from perfgate.rundir import LOGS_FOLDER
 from perfgate.warmth import Warmth

@@ -16,7 +16,6 @@ from perfgate.bench import ranks_of, workload_hash
 from perfgate.config.model import Resolved
 from perfgate.config.resolve import metric_plans
 from perfgate.errors import Exit, PerfgateError
-from perfgate.facts import read_facts
 from perfgate.gate import Outcome, layers, run_gate
 from perfgate.judge.evidence import RunFacts, prior_of
 from perfgate.judge.noise import LOOSE_SD
@@ -27,6 +26,7 @@ from perfgate.ledger import LEDGER_FILE, Ledger
 from perfgate.noise_memory import recall, with_known_noise, with_planned_samples
 from perfgate.planning import GateRequest, find_configuration, recipe_plans
 from perfgate.progress import Progress
+from perfgate.records.files import read_facts
 from perfgate.report import numbers, words
 from perfgate.report.escape import visible
 from perfgate.rundir import launch_cost, newest_run, usual_costs

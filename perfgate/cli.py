@@ -154,7 +154,7 @@ def judge(run: RunArgument) -> None:
 @app.command()
 def report(run: RunArgument) -> None:
     """The comment of a run again, as Markdown on standard output, from its result alone."""
-    from perfgate.facts import read_result
+    from perfgate.records.files import read_result
     from perfgate.report.comment import render_comment
 
     typer.echo(render_comment(read_result(run)))

@@ -10,9 +10,9 @@ from pathlib import Path
 from perfgate import records as r
 from perfgate.environment import assess_environment
 from perfgate.errors import PerfgateError
-from perfgate.facts import read_facts, write_result, write_whole
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import judge_run
+from perfgate.records.files import read_facts, write_result, write_whole
 from perfgate.report.comment import render_comment
 from perfgate.report.page import render_page
 from perfgate.rundir import COMMENT_FILE, PAGE_FILE, kept_evidence

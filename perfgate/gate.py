@@ -30,7 +30,6 @@ from perfgate.cpu.profile import models, settings
 from perfgate.engine.faults import LaunchError
 from perfgate.engine.watchdog import Swept, Watchdog, sweep
 from perfgate.errors import Exit, PerfgateError
-from perfgate.facts import read_facts
 from perfgate.host.canary import CPU_RANKS, Canary, CanarySetup
 from perfgate.host.doctor import Patient, run_doctor, why_refused
 from perfgate.host.gpu import cuda_arch
@@ -55,6 +54,7 @@ from perfgate.planning import (
     with_models,
 )
 from perfgate.progress import Progress, minutes_left
+from perfgate.records.files import read_facts
 from perfgate.report.terminal import render_plan
 from perfgate.rundir import (
     LOGS_FOLDER,

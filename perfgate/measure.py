@@ -14,12 +14,12 @@ from typing import Protocol
 
 from perfgate import records as r
 from perfgate.environment.fingerprint import NOT_COMPARED
-from perfgate.facts import boot_id
 from perfgate.judge.evidence import JudgedMetric, RunFacts, counted_pairs, judge_metrics, launch_id
 from perfgate.judge.result import gated_of, minutes_spent
 from perfgate.judge.verdict import Progress as RecipeProgress
 from perfgate.judge.verdict import Step, next_step
 from perfgate.notebook import Notebook
+from perfgate.records.files import boot_id
 
 HALF_PAIR_SECONDS = 15 * 60  # a base launch and a head launch further apart than this are no neighbours
 ALL_PAIRS = "all pairs are measured"

@@ -18,11 +18,11 @@ from datetime import datetime
 from perfgate import records as r
 from perfgate.environment import assess_environment
 from perfgate.errors import PerfgateError
-from perfgate.facts import short_hash
 from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics
 from perfgate.judge.planning import LaunchCost, planned_samples
 from perfgate.judge.values import Better, Prior
 from perfgate.ledger import Kind, Known, Ledger, LedgerKey, LedgerPair
+from perfgate.records.files import short_hash
 from perfgate.source.repository import Repository
 
 # ------------------------------------------------------------------------------------------------ the ledger tells

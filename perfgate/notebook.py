@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self, TypeVar
 
-from perfgate.facts import FactsWriter, read_facts
 from perfgate.judge.evidence import RunFacts
 from perfgate.records import Fact
+from perfgate.records.files import FactsWriter, read_facts
 
 F = TypeVar("F", bound=Fact)
 

@@ -18,8 +18,16 @@ from typing import Any
 
 from perfgate import records as r
 from perfgate.engine.probe.readings import shown, unhashed_secret
-from perfgate.facts import FACTS_FILE, RESULT_FILE, fact_to_line, read_facts, read_result, short_hash, write_whole
 from perfgate.host.public import public
+from perfgate.records.files import (
+    FACTS_FILE,
+    RESULT_FILE,
+    fact_to_line,
+    read_facts,
+    read_result,
+    short_hash,
+    write_whole,
+)
 from perfgate.report.page import render_page
 from perfgate.rundir import EVIDENCE_FOLDER, LOGS_FOLDER, PAGE_FILE
 

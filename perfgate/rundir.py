@@ -16,10 +16,10 @@ from perfgate import __version__
 from perfgate import records as r
 from perfgate.environment import assess_environment
 from perfgate.errors import PerfgateError
-from perfgate.facts import FACTS_FILE, RESULT_FILE, read_facts, write_whole
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.planning import LaunchCost
 from perfgate.judge.result import disturbed
+from perfgate.records.files import FACTS_FILE, RESULT_FILE, read_facts, write_whole
 
 RUN_FILE = "run.json"
 COMMENT_FILE = "comment.md"

@@ -16,8 +16,8 @@ from perfgate.build import BuiltSide
 from perfgate.build.autotune import Seed, capture_seed, find_seed, plant_seed, remove_results, results_hash
 from perfgate.build.homes import Home, home_for, mark_warm, read_home
 from perfgate.build.store import Store
-from perfgate.facts import short_hash
 from perfgate.records import Side
+from perfgate.records.files import short_hash
 
 NOTHING_TUNED = "none"
 

@@ -17,7 +17,7 @@ from cmarkgfm.cmark import Options
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from perfgate.facts import read_facts, read_result  # noqa: E402
+from perfgate.records.files import read_facts, read_result  # noqa: E402
 from perfgate.report.comment import render_comment  # noqa: E402
 from perfgate.report.page import render_page  # noqa: E402
 

@@ -16,7 +16,7 @@ from perfgate.build.homes import Home, content_of, copy_files
 from perfgate.build.store import Store
 from perfgate.config.model import Caches
 from perfgate.errors import PerfgateError
-from perfgate.facts import short_hash
+from perfgate.records.files import short_hash
 from perfgate.removal import remove_tree
 from perfgate.source.diff import DiffClass
 from perfgate.source.entry import Hold, Made, find_made, made_once

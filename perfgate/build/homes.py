@@ -18,7 +18,7 @@ from pathlib import Path
 from perfgate.build import BuiltSide
 from perfgate.build.store import Store
 from perfgate.errors import PerfgateError
-from perfgate.facts import write_whole
+from perfgate.records.files import write_whole
 from perfgate.source.entry import companion
 from perfgate.source.manifest import walk
 

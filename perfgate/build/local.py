@@ -23,7 +23,7 @@ from perfgate.build.failures import Failure, Refused, box_failure, side_failure
 from perfgate.build.yard import NO_WHEEL, create, sides_fault
 from perfgate.config.model import BuildRules
 from perfgate.errors import PerfgateError
-from perfgate.facts import short_hash
+from perfgate.records.files import short_hash
 from perfgate.source.diff import KERNEL_PROJECTS, DiffClass
 from perfgate.source.repository import printable
 

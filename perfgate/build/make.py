@@ -39,8 +39,8 @@ from perfgate.build.steps import Runner, Step, StepFailed
 from perfgate.build.uv import Uv, check_chosen, environment, laid_over, local_folders, requirement_lines
 from perfgate.build.yard import Yard, take_text, take_tree, take_wheel
 from perfgate.errors import PerfgateError
-from perfgate.facts import short_hash, write_whole
 from perfgate.host.sandbox import interpreter_folders
+from perfgate.records.files import short_hash, write_whole
 from perfgate.removal import remove_tree
 
 RUST_FOLDER = "rust"

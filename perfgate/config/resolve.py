@@ -18,8 +18,8 @@ from perfgate.config.check import check_extends, flag_name, nccl_notes
 from perfgate.config.layer import ConfigError, load_layer
 from perfgate.config.model import BoxFile, Config, FlagValue, MetricRule, Recipe, Resolved, ResolvedRecipe
 from perfgate.config.yaml import Problem
-from perfgate.facts import short_hash
 from perfgate.records import MetricPlan
+from perfgate.records.files import short_hash
 
 Data = dict[str, Any]
 

@@ -12,10 +12,10 @@ import zipfile
 from pathlib import Path
 
 from perfgate.errors import Exit, PerfgateError
-from perfgate.facts import RESULT_FILE, result_from_json
 from perfgate.github.request import Request
 from perfgate.judge.verdict import EXIT_CODES
 from perfgate.records import Metric, MetricVerdict, Result, Side, Verdict
+from perfgate.records.files import RESULT_FILE, result_from_json
 
 MAX_ARTIFACT = 512 * 1024 * 1024  # bytes of a zip, which may hold logs
 MAX_RESULT = 8 * 1024 * 1024  # bytes of result.json; 50 launches take about 100 kB

@@ -13,9 +13,9 @@ from typing import Any
 
 import pynvml
 
-from perfgate.facts import short_hash
 from perfgate.host.nvml import Handle, Nvml
 from perfgate.host.processes import command_line
+from perfgate.records.files import short_hash
 
 MIB = 1024 * 1024
 IDLE_MEMORY = 1024 * MIB  # what a driver may keep on a free GPU

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from perfgate.errors import Exit, PerfgateError
-from perfgate.facts import boot_id, short_hash, utc_now
+from perfgate.records.files import boot_id, short_hash, utc_now
 
 SHARED_MODE = 0o666  # other users of the box must be able to open it; an admin may create it with a narrower mode
 POLL_S = 1.0

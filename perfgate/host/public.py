@@ -9,7 +9,7 @@ import re
 from contextlib import suppress
 from functools import cache
 
-from perfgate.facts import short_hash
+from perfgate.records.files import short_hash
 
 IPV4 = r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])"
 IPV6 = r"(?<![\w:.])[0-9a-fA-F:]{2,39}(?![\w:])"  # may be one: see `_is_ipv6`

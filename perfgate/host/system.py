@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfgate.facts import short_hash
 from perfgate.host import cgroup
 from perfgate.host.processes import (
     TICK_S,
@@ -28,6 +27,7 @@ from perfgate.host.processes import (
     thread_times,
     tree,
 )
+from perfgate.records.files import short_hash
 
 ROOT = Path("/")
 CPUS = "sys/devices/system/cpu"

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfgate import records as r
-from perfgate.facts import short_hash
 from perfgate.judge.rerun import Evidence, FiledPair, Question, evidence_for
 from perfgate.judge.sequential import replay
 from perfgate.judge.values import Better, Decision, Policy, Prior
 from perfgate.judge.values import Pair as JudgedPair
+from perfgate.records.files import short_hash
 
 FROM_PROBE = frozenset({"verify_ms", "draft_ms", "draft_extend_ms", "decode_ms"})
 """Metrics that the probe measures; all others come from the client."""

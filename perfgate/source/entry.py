@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from perfgate.errors import PerfgateError
-from perfgate.facts import write_whole
+from perfgate.records.files import write_whole
 from perfgate.removal import remove_tree
 from perfgate.source.manifest import Manifest, difference, walk
 

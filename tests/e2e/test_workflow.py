@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from perfgate.facts import read_result, result_to_json
 from perfgate.github.sticky import text_of_newest
 from perfgate.records import Notice
+from perfgate.records.files import read_result, result_to_json
 from tests.e2e.act import Ran
 from tests.e2e.conftest import Perfgate, Theatre
 from tests.e2e.hub import payloads

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from perfgate import records as r
 from perfgate.errors import PerfgateError
-from perfgate.facts import (
+from perfgate.judge.evidence import RunFacts
+from perfgate.judge.result import judge_run
+from perfgate.records.files import (
     FACTS_FILE,
     RESULT_FILE,
     FactsWriter,
@@ -25,8 +27,6 @@ from perfgate.facts import (
     result_to_json,
     write_result,
 )
-from perfgate.judge.evidence import RunFacts
-from perfgate.judge.result import judge_run
 
 from ..fixtures import make_run_story
 

@@ -13,9 +13,9 @@ import pytest
 
 from perfgate import records as r
 from perfgate.concluding import conclude
-from perfgate.facts import FACTS_FILE, RESULT_FILE, fact_to_line, read_facts, read_result
 from perfgate.host import public
 from perfgate.public_run import MOST_LOG, PUBLIC_FOLDER, write_public
+from perfgate.records.files import FACTS_FILE, RESULT_FILE, fact_to_line, read_facts, read_result
 
 STORY = Path(__file__).parents[1] / "fixtures" / "run-story"
 PRIVATE = {

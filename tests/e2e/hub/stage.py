@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfgate.facts import read_result, result_to_json
 from perfgate.github.client import Patience
 from perfgate.github.request import Request
 from perfgate.github.steps import publish_step, respond_step
 from perfgate.records import PullRequest as PullRecord
 from perfgate.records import Result
+from perfgate.records.files import read_result, result_to_json
 from tests.e2e.hub import payloads
 from tests.e2e.hub.repositories import Upstream
 from tests.e2e.hub.server import Hub

@@ -21,8 +21,8 @@ from perfgate.engine.server import Server
 from perfgate.engine.tree import Process
 from perfgate.engine.watchdog import Watchdog, WatchdogLost, watched_from
 from perfgate.errors import PerfgateError
-from perfgate.facts import FactsWriter, read_facts
 from perfgate.records import Blame, Fact, LaunchBegin, LaunchEnd, Sample
+from perfgate.records.files import FactsWriter, read_facts
 from tests.integration.engine.conftest import WORKLOAD, Make
 
 

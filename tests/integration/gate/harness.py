@@ -27,9 +27,9 @@ import pytest
 import yaml
 
 from perfgate.engine import tree
-from perfgate.facts import read_facts
 from perfgate.host.lock import current_holder
 from perfgate.records import Fact, LaunchBegin, LaunchEnd, Pair
+from perfgate.records.files import read_facts
 from tests.standin import Behaviour, StandinRepository, commit_change, make_repository
 
 PERFGATE = Path(sys.executable).with_name("perfgate")

@@ -16,8 +16,8 @@ import pytest
 
 from perfgate import records as r
 from perfgate.engine import tree
-from perfgate.facts import read_facts
 from perfgate.host.lock import BoxLock
+from perfgate.records.files import read_facts
 
 from .harness import GONE_S, LIMIT_S, PLAIN, Case, Done, World, acting, facts_in, finished, holds, on, wait_for
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from perfgate.errors import PerfgateError
-from perfgate.facts import read_facts
 from perfgate.records import Plan, Side
+from perfgate.records.files import read_facts
 from tests.integration.gate.harness import PLAIN, Done, World, acting, finished, merged
 from tests.nvml import HEALTHY, Scene, environment
 from tests.standin import Behaviour

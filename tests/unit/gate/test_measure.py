@@ -12,10 +12,10 @@ from perfgate import gate, measure
 from perfgate import records as r
 from perfgate.engine.faults import ServerNotFreed
 from perfgate.environment import assess_environment
-from perfgate.facts import FACTS_FILE
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import cost_of, judge_run, minutes_spent
 from perfgate.measure import LaunchOrder, Measuring, go_on, orders, what_is_left
+from perfgate.records.files import FACTS_FILE
 
 from .builders import TableBench, a_notebook, a_plan
 

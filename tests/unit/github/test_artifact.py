@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from perfgate.facts import read_result, result_to_json
 from perfgate.github import artifact as module
 from perfgate.github.artifact import ArtifactError, ArtifactMissing, read_artifact
 from perfgate.github.request import Request
 from perfgate.records import MetricVerdict, PullRequest, Result, Verdict
+from perfgate.records.files import read_result, result_to_json
 from tests.e2e.hub.stage import STORY
 
 RECORDED = read_result(STORY)

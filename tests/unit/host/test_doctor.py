@@ -15,7 +15,6 @@ from rich.console import Console
 
 from perfgate.config.layer import load_box_layer
 from perfgate.config.model import BoxFile, Resolved, ResolvedRecipe, Workload
-from perfgate.facts import fact_from_line, fact_to_line
 from perfgate.host import doctor as module
 from perfgate.host import sandbox
 from perfgate.host.cgroup import CgroupLimits
@@ -35,6 +34,7 @@ from perfgate.host.lock import BoxLock
 from perfgate.host.sandbox import Kind
 from perfgate.host.system import SystemFacts
 from perfgate.records import Check, Doctor
+from perfgate.records.files import fact_from_line, fact_to_line
 from tests.nvml import CARD, HEALTHY, HW_THERMAL, IDLE, LOST, REST, SW_THERMAL, Scene
 
 Play = Callable[[Scene], None]

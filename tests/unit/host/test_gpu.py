@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from perfgate.facts import short_hash
 from perfgate.host.gpu import GpuBox, GpuReading, describe_gpus, read_gpus, why_not_free
 from perfgate.host.nvml import Nvml, NvmlAbsentError
 from perfgate.host.telemetry import GpuTelemetry, summary
+from perfgate.records.files import short_hash
 from tests.nvml import HEALTHY, HW_THERMAL, IDLE, LOST, POWER_CAP, Scene
 
 Play = Callable[[Scene], None]

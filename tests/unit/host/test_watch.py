@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.facts import fact_from_line, fact_to_line
 from perfgate.host.watch import BoxWatch, unfit_gpus
 from perfgate.records import LaunchFact, Side, Telemetry
+from perfgate.records.files import fact_from_line, fact_to_line
 from tests.nvml import HEALTHY, HW_THERMAL, LOST, Scene, environment
 from tests.unit.host.nccl_logs import rank_lines
 

@@ -11,8 +11,8 @@ from perfgate.engine.device_timer import device_timer
 from perfgate.engine.phases import LaunchPhases, SamplePhases, phases_of
 from perfgate.engine.probe_proofs import proofs_of
 from perfgate.engine.probe_reading import Cycle, ProbeReading, Process
-from perfgate.facts import fact_from_line, fact_to_line
 from perfgate.records import LaunchFact, Phases, Proof, Side
+from perfgate.records.files import fact_from_line, fact_to_line
 
 LAUNCH = LaunchFact(id="eagle3/p01/head/a1", recipe="eagle3", pair=1, side=Side.HEAD, position=1, attempt=1)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfgate import records as r
-from perfgate.facts import read_facts, read_result
+from perfgate.records.files import read_facts, read_result
 
 STORY_RUN = Path(__file__).parents[2] / "fixtures" / "run-story"
 

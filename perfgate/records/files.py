@@ -17,7 +17,8 @@ from typing import Any, Self, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from perfgate.errors import Exit, PerfgateError
-from perfgate.records import FACT_KINDS, FACTS_VERSION, Fact, Result
+from perfgate.records.facts import FACT_KINDS, FACTS_VERSION, Fact
+from perfgate.records.result import Result
 
 F = TypeVar("F", bound=Fact)
 
