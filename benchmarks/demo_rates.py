@@ -5,7 +5,7 @@
 A group is the run directories of one change of the cpu profile; `none` has to pass, any other to be a regression.
 With a recipe behind the change only that one is measured: what is a regression by it alone is one beside any other.
 Whose launch it is, its commit says: the first run's base and head count, in whichever of the runs they were served. A
-trial is a whole run: `perfgate.measure.Measuring` asks for launches, and gets recorded ones of that side and recipe,
+trial is a whole run: `perfgate.run.pairs.Measuring` asks for launches, and gets recorded ones of that side and recipe,
 drawn with replacement; the plan is that of the group's first run with pairs, budgets and priors as the profile has them
 now; orders are drawn anew.
 Launches of base and head are drawn apart, so what two neighbours shared does not cancel as it does in a real pair:
@@ -33,9 +33,9 @@ from perfgate.cpu.profile import settings
 from perfgate.errors import PerfgateError
 from perfgate.judge.evidence import Launch, RunFacts
 from perfgate.judge.result import judge_run
-from perfgate.measure import LaunchOrder, Measuring, orders
-from perfgate.notebook import F, Notebook
 from perfgate.records.files import boot_id, read_facts
+from perfgate.run.facts import F, Notebook
+from perfgate.run.pairs import LaunchOrder, Measuring, orders
 
 WANTED = 0.995
 FEWEST = 8  # recorded launches a side

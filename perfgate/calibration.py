@@ -12,24 +12,24 @@ from rich.table import Table
 from rich.text import Text
 
 from perfgate import records as r
-from perfgate.bench import ranks_of, workload_hash
 from perfgate.config.model import Resolved
 from perfgate.config.resolve import metric_plans
 from perfgate.errors import Exit, PerfgateError
-from perfgate.gate import Outcome, layers, run_gate
 from perfgate.judge.evidence import RunFacts, prior_of
 from perfgate.judge.noise import LOOSE_SD
 from perfgate.judge.planning import LaunchCost
 from perfgate.judge.power import PowerRow, detected_from, power
 from perfgate.judge.values import Policy
-from perfgate.ledger import LEDGER_FILE, Ledger
-from perfgate.noise_memory import recall, with_known_noise, with_planned_samples
-from perfgate.planning import GateRequest, find_configuration, recipe_plans
-from perfgate.progress import Progress
 from perfgate.records.files import read_facts
 from perfgate.report import numbers, words
 from perfgate.report.escape import visible
-from perfgate.rundir import launch_cost, newest_run, usual_costs
+from perfgate.run.folder import launch_cost, newest_run, usual_costs
+from perfgate.run.gate import Outcome, layers, run_gate
+from perfgate.run.launch import ranks_of, workload_hash
+from perfgate.run.ledger import LEDGER_FILE, Ledger
+from perfgate.run.noise import recall, with_known_noise, with_planned_samples
+from perfgate.run.plan import GateRequest, find_configuration, recipe_plans
+from perfgate.run.progress import Progress
 from perfgate.source.repository import Repository
 
 RUNS_OF_POWER = 200  # per slowdown: a table to plan by, not to prove error rates with

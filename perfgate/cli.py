@@ -21,7 +21,7 @@ from perfgate.streams import unbroken_streams
 
 if TYPE_CHECKING:
     from perfgate.config.model import Resolved
-    from perfgate.gate import Outcome
+    from perfgate.run.gate import Outcome
 
 # What a command needs is imported in it: nobody who asks for help waits for NVML, the hub and git.
 
@@ -88,9 +88,9 @@ def gate(
     Exit codes: 0 pass or skipped, 1 regression, 2 usage or configuration, 3 inconclusive, 4 environment, build or
     benchmark failed, 130 and 143 interrupted, after clean-up.
     """
-    from perfgate.gate import run_gate
-    from perfgate.planning import GateRequest
-    from perfgate.progress import Progress
+    from perfgate.run.gate import run_gate
+    from perfgate.run.plan import GateRequest
+    from perfgate.run.progress import Progress
 
     request = GateRequest(
         repo=repo,
@@ -123,7 +123,7 @@ def demo(
     Exit codes as of `gate`: 1 for verify, baseline and accept, 0 for none.
     """
     from perfgate import demonstration
-    from perfgate.progress import Progress
+    from perfgate.run.progress import Progress
 
     _end(demonstration.run(change, out, Progress(), since))
 
@@ -144,7 +144,7 @@ def _end(outcome: Outcome) -> None:
 @app.command()
 def judge(run: RunArgument) -> None:
     """The verdict of a run again, from its facts alone. Exit codes as of `gate`."""
-    from perfgate.concluding import conclude
+    from perfgate.run.conclude import conclude
 
     result = conclude(run)
     typer.echo(f"{result.verdict.value}: {visible(result.reason)}")
@@ -181,8 +181,8 @@ def calibrate(
     Exit codes: 0 every pair was measured, 2 usage, 3 not all of them, 4 environment, build or benchmark failed.
     """
     from perfgate import calibration
-    from perfgate.planning import GateRequest
-    from perfgate.progress import Progress
+    from perfgate.run.plan import GateRequest
+    from perfgate.run.progress import Progress
 
     request = GateRequest(
         repo=repo,
@@ -211,7 +211,7 @@ def power(
 ) -> None:
     """Which slowdown is detected with which probability, at how many launches and GPU minutes, on this box."""
     from perfgate import calibration
-    from perfgate.planning import GateRequest
+    from perfgate.run.plan import GateRequest
 
     request = GateRequest(repo=repo, head="HEAD", config=config, box=box, profile=profile.value)
     Console(highlight=False).print(calibration.show_power(request))
@@ -270,7 +270,7 @@ app.add_typer(models_app, name="models")
 
 def _resolved(config: Path | None, box: Path | None) -> Resolved:
     from perfgate.config import files as config_file
-    from perfgate.planning import GateRequest, find_box
+    from perfgate.run.plan import GateRequest, find_box
 
     if config is None:
         raise PerfgateError(

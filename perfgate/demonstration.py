@@ -8,9 +8,9 @@ from perfgate.cpu.changes import EDITS, Change
 from perfgate.cpu.demo import DemoRepository, make_release_repository, make_repository
 from perfgate.cpu.environment import RELEASE, CpuEnvironment, prepare, release_tree
 from perfgate.cpu.profile import settings
-from perfgate.gate import Outcome, run_gate
-from perfgate.planning import GateRequest, find_box
-from perfgate.progress import Progress
+from perfgate.run.gate import Outcome, run_gate
+from perfgate.run.plan import GateRequest, find_box
+from perfgate.run.progress import Progress
 
 STORY = """\
 perfgate asks whether a commit makes SGLang serve slower. This shows it on real SGLang, on this machine's CPU,

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from perfgate.config import files as config_file
 from perfgate.errors import Exit
-from perfgate.gate import layers
 from perfgate.host.doctor import Patient, run_doctor
 from perfgate.host.doctor.table import show
-from perfgate.planning import GateRequest, find_box
+from perfgate.run.gate import layers
+from perfgate.run.plan import GateRequest, find_box
 
 
 def examine(config: Path | None, box: Path | None, profile: str, *, as_json: bool) -> Exit:

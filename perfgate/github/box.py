@@ -18,16 +18,16 @@ import psutil
 from perfgate.config.files import load_box
 from perfgate.config.model import BoxFile
 from perfgate.errors import Exit, PerfgateError
-from perfgate.gate import Outcome, run_gate
 from perfgate.github.fetch import Origin, fetch_commits
 from perfgate.github.job import Job, job_of
 from perfgate.github.request import Request, request_from_line
 from perfgate.host.public import public
 from perfgate.host.sandbox import Kind, choose
-from perfgate.planning import GateRequest
-from perfgate.progress import Progress
-from perfgate.public_run import write_public
 from perfgate.records import PullRequest
+from perfgate.run.gate import Outcome, run_gate
+from perfgate.run.plan import GateRequest
+from perfgate.run.progress import Progress
+from perfgate.run.public import write_public
 from perfgate.source.repository import printable
 
 WAIT_FOR_BOX_S = 30 * 60.0  # where another runner's gate has the box; a part of respond.SLACK_MINUTES

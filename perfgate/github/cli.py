@@ -28,7 +28,7 @@ def respond() -> None:
 def gate_request(box: Annotated[Path, typer.Option(help="The box's own file.")] = BOX_PATH) -> None:
     """On the box: run the gate on what `respond` authorised."""
     from perfgate.github.box import gate_request_step
-    from perfgate.progress import Progress
+    from perfgate.run.progress import Progress
 
     raise typer.Exit(int(gate_request_step(os.environ, box, Progress())))
 

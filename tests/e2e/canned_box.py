@@ -11,9 +11,9 @@ from pathlib import Path
 from perfgate.errors import Exit
 from perfgate.github.job import job_of
 from perfgate.github.request import request_from_line
-from perfgate.progress import Progress
 from perfgate.records import PullRequest
 from perfgate.records.files import read_result, write_result
+from perfgate.run.progress import Progress
 
 
 def gate_request_step(environment: MutableMapping[str, str], box: Path, progress: Progress) -> Exit:

@@ -13,7 +13,7 @@ import pytest
 from perfgate.cpu.changes import Change
 from perfgate.cpu.demo import make_repository
 from perfgate.cpu.environment import prepare
-from perfgate.planning import GateRequest, find_box
+from perfgate.run.plan import GateRequest, find_box
 
 
 @pytest.mark.sglang

@@ -14,11 +14,11 @@ from perfgate import records as r
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import Conditions, judge_run
 from perfgate.judge.verdict import Disturbance
-from perfgate.measure import LaunchOrder, Measuring
-from perfgate.progress import minutes_left
 from perfgate.report.comment import render_comment
 from perfgate.report.page import render_page
 from perfgate.report.terminal import render_plan, render_result
+from perfgate.run.pairs import LaunchOrder, Measuring
+from perfgate.run.progress import minutes_left
 
 from .gate.builders import TableBench, a_notebook, a_plan
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from perfgate import records as r
-from perfgate.bench import workload_hash
 from perfgate.config.files import load, resolve
 from perfgate.config.model import BoxFile
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.planning import MOST, LaunchCost, Spread, planned_samples, samples_per_launch
 from perfgate.judge.values import Prior, Warning
-from perfgate.ledger import LEDGER_FILE, Kind, Known, Ledger
-from perfgate.measure import LaunchOrder, Measuring, expected_pair_minutes
-from perfgate.noise_memory import (
+from perfgate.run.folder import launch_cost, usual_costs, write_run_file
+from perfgate.run.launch import workload_hash
+from perfgate.run.ledger import LEDGER_FILE, Kind, Known, Ledger
+from perfgate.run.noise import (
     Memory,
     kind_of,
     prior_at,
@@ -30,7 +30,7 @@ from perfgate.noise_memory import (
     with_known_noise,
     with_planned_samples,
 )
-from perfgate.rundir import launch_cost, usual_costs, write_run_file
+from perfgate.run.pairs import LaunchOrder, Measuring, expected_pair_minutes
 from perfgate.source.repository import Repository
 from tests.standin import make_repository
 from tests.standin.repository import git

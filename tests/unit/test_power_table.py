@@ -12,17 +12,17 @@ import pytest
 from rich.console import Console
 
 from perfgate import calibration, records
-from perfgate.bench import workload_hash
 from perfgate.calibration import known_of, show_power
 from perfgate.config.files import load, resolve
 from perfgate.config.model import BoxFile, Resolved
 from perfgate.errors import PerfgateError
-from perfgate.ledger import LEDGER_FILE, Kind, Ledger
-from perfgate.measure import LaunchOrder, Measuring
-from perfgate.noise_memory import remember
-from perfgate.planning import GateRequest, recipe_plans
-from perfgate.progress import Progress
-from perfgate.rundir import write_run_file
+from perfgate.run.folder import write_run_file
+from perfgate.run.launch import workload_hash
+from perfgate.run.ledger import LEDGER_FILE, Kind, Ledger
+from perfgate.run.noise import remember
+from perfgate.run.pairs import LaunchOrder, Measuring
+from perfgate.run.plan import GateRequest, recipe_plans
+from perfgate.run.progress import Progress
 from tests.standin import make_repository
 from tests.standin.repository import git
 

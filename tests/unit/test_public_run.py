@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from perfgate import records as r
-from perfgate.concluding import conclude
 from perfgate.host import public
-from perfgate.public_run import MOST_LOG, PUBLIC_FOLDER, write_public
 from perfgate.records.files import FACTS_FILE, RESULT_FILE, fact_to_line, read_facts, read_result
+from perfgate.run.conclude import conclude
+from perfgate.run.public import MOST_LOG, PUBLIC_FOLDER, write_public
 
 STORY = Path(__file__).parents[1] / "fixtures" / "run-story"
 PRIVATE = {

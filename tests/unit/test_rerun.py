@@ -11,14 +11,14 @@ import pytest
 
 from perfgate import records as r
 from perfgate.config.files import load, resolve
-from perfgate.gate import conclude
 from perfgate.judge.evidence import RunFacts, judge_metrics
 from perfgate.judge.result import gated_of
-from perfgate.measure import LaunchOrder, Measuring
-from perfgate.notebook import Notebook
 from perfgate.report.comment import render_comment
-from perfgate.rundir import keep_evidence, kept_evidence, write_run_file
-from perfgate.settle import settled_plan
+from perfgate.run.facts import Notebook
+from perfgate.run.folder import keep_evidence, kept_evidence, write_run_file
+from perfgate.run.gate import conclude
+from perfgate.run.pairs import LaunchOrder, Measuring
+from perfgate.run.settle import settled_plan
 
 from .gate.builders import TableBench, a_notebook, a_plan
 

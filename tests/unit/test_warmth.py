@@ -12,7 +12,7 @@ from perfgate.build.autotune import results_hash
 from perfgate.build.store import Store
 from perfgate.config.model import Caches
 from perfgate.records import Side
-from perfgate.warmth import NOTHING_TUNED, Warmth
+from perfgate.run.caches import NOTHING_TUNED, Warmth
 
 RESULTS = ".cache/sglang/flashinfer/autotune/0.7.2/sm120/key"
 

@@ -17,7 +17,7 @@ from perfgate.build.store import Store
 from perfgate.cpu.environment import CpuEnvironment
 from perfgate.host.sandbox import Confinement
 from perfgate.records import Blame, Side
-from perfgate.sides import FixedEnvironment, Make, by_uv
+from perfgate.run.builds import FixedEnvironment, Make, by_uv
 from perfgate.source.entry import Hold
 from perfgate.source.repository import Repository
 from tests.integration.build.lab import Lab

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from perfgate.ledger import LEDGER_FILE
-from perfgate.measure import orders
 from perfgate.records import LaunchBegin, LaunchEnd, Pair, Plan, Sample, Side
 from perfgate.removal import remove_tree
+from perfgate.run.ledger import LEDGER_FILE
+from perfgate.run.pairs import orders
 
 from ..gate.harness import Done, World, acting, facts_in, finished, started, wait_for
 

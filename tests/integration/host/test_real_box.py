@@ -19,9 +19,9 @@ import yaml
 from perfgate.cpu.changes import Change
 from perfgate.cpu.demo import DemoRepository, make_repository
 from perfgate.cpu.environment import CpuEnvironment, prepare
-from perfgate.planning import GateRequest, find_box
 from perfgate.records import Proof
 from perfgate.records.files import read_facts
+from perfgate.run.plan import GateRequest, find_box
 from tests.integration.host.interpreter import copy_interpreter, losing
 from tests.integration.host.neighbours import Neighbour
 from tests.standin import commit_change

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from perfgate import records as r
-from perfgate.measure import LaunchOrder, orders
-from perfgate.notebook import Notebook
+from perfgate.run.facts import Notebook
+from perfgate.run.pairs import LaunchOrder, orders
 
 KINDS = ("code", "chat")
 

@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from perfgate import gate
 from perfgate.engine.watchdog import Swept
 from perfgate.errors import Exit
 from perfgate.host.lock import BoxLock
-from perfgate.notebook import Notebook
+from perfgate.run import gate
+from perfgate.run.facts import Notebook
 
 
 def test_nothing_is_measured_beside_what_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

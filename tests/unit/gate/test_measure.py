@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from perfgate import gate, measure
 from perfgate import records as r
 from perfgate.engine.faults import ServerNotFreed
 from perfgate.environment import assess_environment
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import cost_of, judge_run, minutes_spent
-from perfgate.measure import LaunchOrder, Measuring, go_on, orders, what_is_left
 from perfgate.records.files import FACTS_FILE
+from perfgate.run import gate
+from perfgate.run import pairs as measure
+from perfgate.run.pairs import LaunchOrder, Measuring, go_on, orders, what_is_left
 
 from .builders import TableBench, a_notebook, a_plan
 

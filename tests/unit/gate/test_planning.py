@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from perfgate.errors import PerfgateError
-from perfgate.gate import layers
 from perfgate.places import CONFIG_PATH
-from perfgate.planning import GateRequest, find_configuration
+from perfgate.run.gate import layers
+from perfgate.run.plan import GateRequest, find_configuration
 from perfgate.source.repository import Repository
 
 CONFIG = "recipes:\n  baseline: {model: org/m}\n  eagle3: {enabled: false}\n"

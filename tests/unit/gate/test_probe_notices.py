@@ -9,7 +9,7 @@ from perfgate import records as r
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.probe_notices import MOST_NOTICES, probe_notices
 from perfgate.judge.result import judge_run
-from perfgate.measure import Measuring
+from perfgate.run.pairs import Measuring
 
 from .builders import TableBench, a_notebook
 

@@ -10,10 +10,10 @@ import pytest
 from perfgate import __version__
 from perfgate import records as r
 from perfgate.errors import PerfgateError
-from perfgate.measure import LaunchOrder, Measuring
-from perfgate.notebook import Notebook
 from perfgate.records.files import FACTS_FILE
-from perfgate.rundir import check_new, check_same, earlier_runs, find_unfinished, write_run_file
+from perfgate.run.facts import Notebook
+from perfgate.run.folder import check_new, check_same, earlier_runs, find_unfinished, write_run_file
+from perfgate.run.pairs import LaunchOrder, Measuring
 
 from .builders import TableBench, a_plan
 

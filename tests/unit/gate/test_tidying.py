@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from perfgate.bench import SglangBench, _empty, _regular_files
 from perfgate.build.store import Eviction, Store
 from perfgate.errors import PerfgateError
-from perfgate.gate import _tidy
 from perfgate.records import Side
+from perfgate.run.gate import _tidy
+from perfgate.run.launch import SglangBench, _empty, _regular_files
 
 
 def a_pipe(path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_folder_that_cannot_be_emptied_is_named(users_folder: Path, monkeypatc
     def refuse(_: Path) -> None:
         raise RecursionError("too deep")
 
-    monkeypatch.setattr("perfgate.bench.remove_tree", refuse)
+    monkeypatch.setattr("perfgate.run.launch.remove_tree", refuse)
     with pytest.raises(PerfgateError, match="cannot be emptied: too deep"):
         _empty(users_folder / "nccl")
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from perfgate.errors import Exit, PerfgateError
-from perfgate.gate import Outcome
 from perfgate.github import box as module
 from perfgate.github.box import check_isolated, gate_request, gate_request_step, runner_folders
 from perfgate.github.request import Request, request_from_line
 from perfgate.host.sandbox import Kind
-from perfgate.progress import Progress
 from perfgate.records import PullRequest
+from perfgate.run.gate import Outcome
+from perfgate.run.progress import Progress
 from tests.e2e.hub.stage import read_outputs
 
 STORY = Path(__file__).parents[2] / "fixtures" / "run-story"

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfgate.judge import JudgeInputError, Pair
-from perfgate.ledger import DF_AT_MOST, LEDGER_FILE, Kind, Ledger, LedgerKey, LedgerPair, contrasts
+from perfgate.run.ledger import DF_AT_MOST, LEDGER_FILE, Kind, Ledger, LedgerKey, LedgerPair, contrasts
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 KEY = LedgerKey("eagle3", "tok_s", 1, "workload", "box", "fingerprint")
@@ -184,7 +184,7 @@ def test_a_newer_ledger_is_left_alone(ledger: Ledger) -> None:
 
 
 def test_a_locked_ledger_is_a_warning(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfgate.ledger.LOCKED_FOR_S", 0.05)
+    monkeypatch.setattr("perfgate.run.ledger.LOCKED_FOR_S", 0.05)
     ledger.record(rows(6))
     other = sqlite3.connect(ledger.path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")

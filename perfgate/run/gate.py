@@ -16,13 +16,11 @@ from functools import partial
 from pathlib import Path
 
 from perfgate import records as r
-from perfgate.bench import SglangBench, ranks_of, workload_hash
 from perfgate.build import BuiltSide
 from perfgate.build.autotune import mode_for
 from perfgate.build.environment import Builder
 from perfgate.build.local import LocalWork
 from perfgate.build.store import Store
-from perfgate.concluding import conclude
 from perfgate.config.model import Config, Resolved
 from perfgate.config.resolve import metric_plans
 from perfgate.cpu.environment import prepare
@@ -39,24 +37,13 @@ from perfgate.host.sandbox import Confinement, check_readable, choose
 from perfgate.host.temporary import sweep_temporary
 from perfgate.host.watch import BoxWatch
 from perfgate.judge.evidence import RunFacts
-from perfgate.ledger import LEDGER_FILE, Ledger
-from perfgate.measure import Measuring, go_on, stopped, what_is_left
-from perfgate.noise_memory import kind_of, remember
-from perfgate.notebook import Notebook
-from perfgate.planning import (
-    Commits,
-    Configuration,
-    GateRequest,
-    compare_commits,
-    find_commits,
-    find_configuration,
-    make_plan,
-    with_models,
-)
-from perfgate.progress import Progress, minutes_left
 from perfgate.records.files import read_facts
 from perfgate.report.terminal import render_plan
-from perfgate.rundir import (
+from perfgate.run.builds import FixedEnvironment, Make, build_sides, by_uv
+from perfgate.run.caches import Warmth
+from perfgate.run.conclude import conclude
+from perfgate.run.facts import Notebook
+from perfgate.run.folder import (
     LOGS_FOLDER,
     check_new,
     check_same,
@@ -67,11 +54,24 @@ from perfgate.rundir import (
     plan_of,
     write_run_file,
 )
-from perfgate.settle import settled_plan
-from perfgate.sides import FixedEnvironment, Make, build_sides, by_uv
-from perfgate.signals import Cancelled, cancellable
+from perfgate.run.launch import SglangBench, ranks_of, workload_hash
+from perfgate.run.ledger import LEDGER_FILE, Ledger
+from perfgate.run.noise import kind_of, remember
+from perfgate.run.pairs import Measuring, go_on, stopped, what_is_left
+from perfgate.run.plan import (
+    Commits,
+    Configuration,
+    GateRequest,
+    compare_commits,
+    find_commits,
+    find_configuration,
+    make_plan,
+    with_models,
+)
+from perfgate.run.progress import Progress, minutes_left
+from perfgate.run.settle import settled_plan
+from perfgate.run.signals import Cancelled, cancellable
 from perfgate.source.repository import Repository
-from perfgate.warmth import Warmth
 
 CPU_NOTE = (
     "Measured on the cpu profile: its environment is fixed, the pins of the tree are read but not installed, and a"

@@ -18,8 +18,8 @@ from perfgate.judge.evidence import JudgedMetric, RunFacts, counted_pairs, judge
 from perfgate.judge.result import gated_of, minutes_spent
 from perfgate.judge.verdict import Progress as RecipeProgress
 from perfgate.judge.verdict import Step, next_step
-from perfgate.notebook import Notebook
 from perfgate.records.files import boot_id
+from perfgate.run.facts import Notebook
 
 HALF_PAIR_SECONDS = 15 * 60  # a base launch and a head launch further apart than this are no neighbours
 ALL_PAIRS = "all pairs are measured"

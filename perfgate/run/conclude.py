@@ -15,7 +15,7 @@ from perfgate.judge.result import judge_run
 from perfgate.records.files import read_facts, write_result, write_whole
 from perfgate.report.comment import render_comment
 from perfgate.report.page import render_page
-from perfgate.rundir import COMMENT_FILE, PAGE_FILE, kept_evidence
+from perfgate.run.folder import COMMENT_FILE, PAGE_FILE, kept_evidence
 
 
 def conclude(run: Path) -> r.Result:

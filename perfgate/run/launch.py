@@ -34,13 +34,13 @@ from perfgate.errors import PerfgateError
 from perfgate.host.canary import Canary
 from perfgate.host.sandbox import Confinement, hand_over
 from perfgate.host.watch import BoxWatch
-from perfgate.measure import ATTEMPTS, LaunchOrder, next_attempt
-from perfgate.notebook import Notebook
-from perfgate.progress import Progress
 from perfgate.records.files import short_hash
 from perfgate.removal import remove_tree
-from perfgate.rundir import LOGS_FOLDER
-from perfgate.warmth import Warmth
+from perfgate.run.caches import Warmth
+from perfgate.run.facts import Notebook
+from perfgate.run.folder import LOGS_FOLDER
+from perfgate.run.pairs import ATTEMPTS, LaunchOrder, next_attempt
+from perfgate.run.progress import Progress
 
 NCCL_FOLDER = "nccl"  # below HOME
 NCCL_TELLS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV"}

@@ -17,8 +17,8 @@ from perfgate.build.steps import Runner
 from perfgate.build.store import Store
 from perfgate.cpu.environment import CpuEnvironment
 from perfgate.host.sandbox import Confinement
-from perfgate.notebook import Notebook
-from perfgate.rundir import LOGS_FOLDER
+from perfgate.run.facts import Notebook
+from perfgate.run.folder import LOGS_FOLDER
 from perfgate.source.repository import Repository
 
 ORIGIN_S = 600.0  # to compile a tree's bytecode and ask where sglang is imported from

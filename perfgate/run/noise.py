@@ -21,8 +21,8 @@ from perfgate.errors import PerfgateError
 from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics
 from perfgate.judge.planning import LaunchCost, planned_samples
 from perfgate.judge.values import Better, Prior
-from perfgate.ledger import Kind, Known, Ledger, LedgerKey, LedgerPair
 from perfgate.records.files import short_hash
+from perfgate.run.ledger import Kind, Known, Ledger, LedgerKey, LedgerPair
 from perfgate.source.repository import Repository
 
 # ------------------------------------------------------------------------------------------------ the ledger tells

@@ -10,10 +10,10 @@ from perfgate import records as r
 from perfgate.config.model import Resolved
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.planning import LaunchCost
-from perfgate.ledger import LEDGER_FILE, Ledger
-from perfgate.measure import continued_orders
-from perfgate.noise_memory import recall, with_known_noise, with_planned_samples
-from perfgate.rundir import earlier_runs, usual_costs, without_disturbed
+from perfgate.run.folder import earlier_runs, usual_costs, without_disturbed
+from perfgate.run.ledger import LEDGER_FILE, Ledger
+from perfgate.run.noise import recall, with_known_noise, with_planned_samples
+from perfgate.run.pairs import continued_orders
 
 
 def settled_plan(run: RunFacts, resolved: Resolved, state: Path, builds: dict[r.Side, str]) -> r.Plan:

@@ -29,7 +29,7 @@ from perfgate.records.files import (
     write_whole,
 )
 from perfgate.report.page import render_page
-from perfgate.rundir import EVIDENCE_FOLDER, LOGS_FOLDER, PAGE_FILE
+from perfgate.run.folder import EVIDENCE_FOLDER, LOGS_FOLDER, PAGE_FILE
 
 PUBLIC_FOLDER = "public"
 MOST_LOG = 16 << 20  # bytes of one log; of a longer one both ends

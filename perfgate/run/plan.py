@@ -14,9 +14,9 @@ from perfgate import records as r
 from perfgate.config import files as config_file
 from perfgate.config.model import BoxFile, Config, Resolved, ResolvedRecipe
 from perfgate.errors import PerfgateError
-from perfgate.measure import orders
 from perfgate.places import BOX_PATH, CONFIG_PATH
 from perfgate.records.files import short_hash
+from perfgate.run.pairs import orders
 from perfgate.source.diff import DiffClass, classify
 from perfgate.source.pins import PYPROJECT
 from perfgate.source.repository import Repository

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from perfgate import records as r
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import gpu_minutes, minutes_spent
-from perfgate.measure import LaunchOrder, expected_pair_minutes
+from perfgate.run.pairs import LaunchOrder, expected_pair_minutes
 
 LIKELY_PAIRS = 2  # what most runs need of each recipe; a regression is never told on fewer
 QUIET_SECONDS = 15.0  # at least so long between two lines about the same thing
