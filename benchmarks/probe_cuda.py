@@ -26,8 +26,8 @@ from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
-from perfgate.engine.probe.hooks import _timed
-from perfgate.engine.probe.timers import CudaClock, Timers
+from perfgate.probe.inside.hooks import _timed
+from perfgate.probe.inside.timers import CudaClock, Timers
 
 SPIN_MS = {"draft": 1.0, "verify": 6.0, "draft_extend": 1.5}
 MODE = SimpleNamespace(is_idle=lambda: False, is_extend=lambda: False, is_decode=lambda: True)

@@ -27,9 +27,9 @@ from typing import Any
 from scipy.stats import t as student
 
 from perfgate.cpu.environment import prepare
-from perfgate.engine.probe.hooks import _timed
-from perfgate.engine.probe.journal import Journal
-from perfgate.engine.probe.timers import Clock, CudaClock, HostClock, Timers
+from perfgate.probe.inside.hooks import _timed
+from perfgate.probe.inside.journal import Journal
+from perfgate.probe.inside.timers import Clock, CudaClock, HostClock, Timers
 from tests.integration.probe.serving import Server, serving
 
 TRIM = 0.1  # of the pairs at each end

@@ -243,7 +243,7 @@ def probe(
     check_tree: Annotated[Path, typer.Option(help="A checkout of SGLang, an installed package, or a wheel.")],
 ) -> None:
     """Say whether the probe will find what it times in a commit, and what moved where it will not. Runs nothing."""
-    from perfgate.engine.probe_layout import tree_report
+    from perfgate.probe.layout import tree_report
 
     typer.echo(tree_report(check_tree))
 

@@ -25,8 +25,8 @@ from typing import Any
 
 from perfgate import records as r
 from perfgate.config.model import BoxRule
-from perfgate.engine.probe.readings import clean, shown, unhashed_secret
 from perfgate.judge.evidence import RunFacts, launch_id
+from perfgate.probe.inside.readings import clean, shown, unhashed_secret
 
 PROVEN = ("NCCL_", "SGLANG_", "CUDA_")  # variables that the probe reads
 NOT_COMPARED = ("PERFGATE_",)  # name a launch, so can never be equal

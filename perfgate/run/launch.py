@@ -23,10 +23,6 @@ from perfgate.engine.command import EnvironmentParts, child_environment, server_
 from perfgate.engine.device_timer import cycles_of, device_timer, read_metrics
 from perfgate.engine.faults import LaunchError
 from perfgate.engine.launch import LaunchHooks, LaunchPlan, run_launch
-from perfgate.engine.phases import phases_of
-from perfgate.engine.probe import copy_probe, probe_environment
-from perfgate.engine.probe_proofs import proofs_of
-from perfgate.engine.probe_reading import read_probe
 from perfgate.engine.prompts import prompts_for
 from perfgate.engine.server import Server
 from perfgate.engine.watchdog import Watchdog
@@ -34,6 +30,10 @@ from perfgate.errors import PerfgateError
 from perfgate.host.canary import Canary
 from perfgate.host.sandbox import Confinement, hand_over
 from perfgate.host.watch import BoxWatch
+from perfgate.probe.inside import copy_probe, probe_environment
+from perfgate.probe.phases import phases_of
+from perfgate.probe.proofs import proofs_of
+from perfgate.probe.reading import read_probe
 from perfgate.records.files import short_hash
 from perfgate.removal import remove_tree
 from perfgate.run.caches import Warmth

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from perfgate import records as r
-from perfgate.engine.probe.readings import shown, unhashed_secret
 from perfgate.host.public import public
+from perfgate.probe.inside.readings import shown, unhashed_secret
 from perfgate.records.files import (
     FACTS_FILE,
     RESULT_FILE,

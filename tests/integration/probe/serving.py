@@ -16,8 +16,8 @@ from pathlib import Path
 import requests
 
 from perfgate.cpu.environment import SERVER_VARIABLES, CpuEnvironment
-from perfgate.engine.probe import probe_environment, probe_path
 from perfgate.engine.server import free_port
+from perfgate.probe.inside import probe_environment, probe_path
 
 FLAGS = [
     *("--device", "cpu", "--prefill-attention-backend", "intel_amx", "--decode-attention-backend", "intel_amx"),

@@ -10,9 +10,9 @@ from statistics import fmean, median
 import pytest
 
 from perfgate.cpu.environment import CpuEnvironment
-from perfgate.engine.phases import SamplePhases, phases_of, read_probe
-from perfgate.engine.probe_proofs import proofs_of
-from perfgate.engine.probe_reading import Cycle, ProbeReading
+from perfgate.probe.phases import SamplePhases, phases_of, read_probe
+from perfgate.probe.proofs import proofs_of
+from perfgate.probe.reading import Cycle, ProbeReading
 from perfgate.records import LaunchFact, Side
 from tests.integration.probe.serving import Answer, serving
 

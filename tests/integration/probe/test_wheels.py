@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import uv
 
-from perfgate.engine.probe_layout import check_tree, read_layout
+from perfgate.probe.layout import check_tree, read_layout
 from tests.unit.probe.standin import RELEASES, layout_of
 
 pytestmark = pytest.mark.slow

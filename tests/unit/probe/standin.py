@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfgate.engine.probe import probe_environment, probe_path
-from perfgate.engine.probe.targets import TARGETS
-from perfgate.engine.probe_layout import Layout
+from perfgate.probe.inside import probe_environment, probe_path
+from perfgate.probe.inside.targets import TARGETS
+from perfgate.probe.layout import Layout
 
 LAYOUTS = Path(__file__).parent / "layouts"
 RELEASES = sorted((path.stem for path in LAYOUTS.glob("*.json")), key=lambda v: [int(n) for n in v.split(".")])

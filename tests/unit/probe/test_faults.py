@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.engine.phases import phases_of
-from perfgate.engine.probe import copy_probe, probe_environment, probe_path
-from perfgate.engine.probe_proofs import proofs_of
-from perfgate.engine.probe_reading import ProbeReading, read_probe
+from perfgate.probe.inside import copy_probe, probe_environment, probe_path
+from perfgate.probe.phases import phases_of
+from perfgate.probe.proofs import proofs_of
+from perfgate.probe.reading import ProbeReading, read_probe
 from perfgate.records import LaunchFact, Side
 from tests.unit.probe.standin import RUN, StandIn, layout_of
 

@@ -8,10 +8,10 @@ from statistics import median
 
 import pytest
 
-from perfgate.engine.probe.targets import TARGETS, expected_in, release_of
-from perfgate.engine.probe_layout import Layout, check_layout, check_tree, read_layout, tree_report, unusable
-from perfgate.engine.probe_reading import read_probe
 from perfgate.errors import PerfgateError
+from perfgate.probe.inside.targets import TARGETS, expected_in, release_of
+from perfgate.probe.layout import Layout, check_layout, check_tree, read_layout, tree_report, unusable
+from perfgate.probe.reading import read_probe
 from tests.unit.probe.standin import MS, RELEASES, StandIn, families_of, layout_of
 
 CASES = [(release, family) for release in RELEASES for family in [*families_of(layout_of(release)), "plain"]]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from perfgate.engine.device_timer import device_timer
-from perfgate.engine.phases import LaunchPhases, SamplePhases, phases_of
-from perfgate.engine.probe_proofs import proofs_of
-from perfgate.engine.probe_reading import Cycle, ProbeReading, Process
+from perfgate.probe.phases import LaunchPhases, SamplePhases, phases_of
+from perfgate.probe.proofs import proofs_of
+from perfgate.probe.reading import Cycle, ProbeReading, Process
 from perfgate.records import LaunchFact, Phases, Proof, Side
 from perfgate.records.files import fact_from_line, fact_to_line
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfgate.engine import probe_reading
-from perfgate.engine.probe_lines import MAX_MS
-from perfgate.engine.probe_reading import MAX_FILES, ProbeReading, read_probe
+from perfgate.probe import reading as probe_reading
+from perfgate.probe.lines import MAX_MS
+from perfgate.probe.reading import MAX_FILES, ProbeReading, read_probe
 
 NOW = 1000.0
 HEAD = {"k": "head", "v": 1, "launch": "l1", "pid": 7, "ppid": 1, "root": False, "t": 1.0, "argv": ["x"], "title": "x"}

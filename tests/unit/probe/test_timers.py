@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from perfgate.engine.probe import HERE
-from perfgate.engine.probe.timers import MAX_TROUBLE, WARMUP_CYCLES, HostClock, Timers
+from perfgate.probe.inside import HERE
+from perfgate.probe.inside.timers import MAX_TROUBLE, WARMUP_CYCLES, HostClock, Timers
 
 MODE = SimpleNamespace(is_idle=lambda: False, is_extend=lambda: False, is_decode=lambda: True)
 ARGS = (SimpleNamespace(), SimpleNamespace(forward_mode=MODE, seq_lens=[1, 2], is_extend_in_batch=False))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from perfgate.engine.probe.readings import variables
-from perfgate.engine.probe_reading import ProbeReading, Process
+from perfgate.probe.inside.readings import variables
+from perfgate.probe.reading import ProbeReading, Process
 from perfgate.records import LaunchFact, Proof
 
 VOLATILE = frozenset({"SGLANG_RUN_ID"})  # variables that name one launch and can never be equal

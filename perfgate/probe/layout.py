@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from perfgate.engine.probe.targets import BY_MODULE, COLLECTIVE, CYCLE, DECODE, TARGETS, Target, expected_in
 from perfgate.errors import PerfgateError
+from perfgate.probe.inside.targets import BY_MODULE, COLLECTIVE, CYCLE, DECODE, TARGETS, Target, expected_in
 
 SEARCHED = ("sglang/srt/speculative/", "sglang/srt/managers/", "sglang/srt/distributed/")  # where a class may move to
 MAX_SOURCE = 4 * 2**20  # of one file

@@ -17,8 +17,8 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
 
-from perfgate.engine.probe_lines import PHASES
-from perfgate.engine.probe_reading import Cycle, ProbeReading, Process, read_probe
+from perfgate.probe.lines import PHASES
+from perfgate.probe.reading import Cycle, ProbeReading, Process, read_probe
 from perfgate.records import LaunchFact, Notice, Phases, RankPhases
 
 __all__ = ["LaunchPhases", "SamplePhases", "Window", "phases_of", "read_probe"]

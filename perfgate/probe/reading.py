@@ -22,7 +22,7 @@ from typing import BinaryIO, NamedTuple
 
 from pydantic import ValidationError
 
-from perfgate.engine.probe_lines import (
+from perfgate.probe.lines import (
     LINES,
     PHASES,
     CycleLine,

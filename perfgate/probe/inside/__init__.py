@@ -6,7 +6,7 @@ installed by one entry in front of PYTHONPATH and a few variables; no file of SG
     PYTHONPATH=<probe_path()>:…        its `sitecustomize` starts the probe and runs the next one on the path
     PERFGATE_PROBE_DIR=<directory>     one JSONL file for each process that imports sglang
 
-The same files are two packages: `perfgate.engine.probe` here, `perfgate_probe` in the server, which never sees the
+The same files are two packages: `perfgate.probe.inside` here, `perfgate_probe` in the server, which never sees the
 rest of perfgate. How it works inside: `start` (activation) → `hooks` (patches modules as they load, by the table in
 `targets`) → `timers` (marks of a cycle) → `journal` (the file); `readings` and `proof` say what a process ran with.
 A failing probe says why in its file, once on stderr, and steps aside: it must never break or slow the server.
