@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfgate import records as r
-from perfgate.environment import assess_environment
+from perfgate.conditions import assess_environment
 from perfgate.errors import PerfgateError
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import judge_run

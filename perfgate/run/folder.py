@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from perfgate import __version__
 from perfgate import records as r
-from perfgate.environment import assess_environment
+from perfgate.conditions import assess_environment
 from perfgate.errors import PerfgateError
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.planning import LaunchCost

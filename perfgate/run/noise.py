@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from perfgate import records as r
-from perfgate.environment import assess_environment
+from perfgate.conditions import assess_environment
 from perfgate.errors import PerfgateError
 from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics
 from perfgate.judge.planning import LaunchCost, planned_samples

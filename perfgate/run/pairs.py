@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from perfgate import records as r
-from perfgate.environment.fingerprint import NOT_COMPARED
+from perfgate.conditions.fingerprint import NOT_COMPARED
 from perfgate.judge.evidence import JudgedMetric, RunFacts, counted_pairs, judge_metrics, launch_id
 from perfgate.judge.result import gated_of, minutes_spent
 from perfgate.judge.verdict import Progress as RecipeProgress

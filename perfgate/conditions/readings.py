@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Iterator, Mapping
 
 from perfgate import records as r
+from perfgate.conditions.fingerprint import Cause, Finding
+from perfgate.conditions.shift import CLOCK, Shift, Sung, canary_readings, judge_shift, prior_of
 from perfgate.config.model import BoxRule, EnvironmentRules
-from perfgate.environment.fingerprint import Cause, Finding
-from perfgate.environment.shift import CLOCK, Shift, Sung, canary_readings, judge_shift, prior_of
 from perfgate.judge.evidence import RunFacts
 
 UNITS = {"us": "µs", "ms": "ms", "mhz": "MHz"}

@@ -116,7 +116,7 @@ def prior_of(within: Sequence[float], pairs: Sequence[Pair] = ()) -> Prior:
     within: before/after differences w of single launches. One canary has variance w²/2 (both ends alike), a launch's
     value from two canaries half of that, and the difference of two launches twice that again: the mean of w²/2.
     pairs: launches of the same side differ by a variance s², two launches of a pair by 2s² at most.
-    The larger of both, worth little: simulated in tests/unit/environment.
+    The larger of both, worth little: simulated in tests/unit/conditions.
     """
     own = statistics.fmean(w * w / 2 for w in within) if within else 0.0
     spreads = [_variance([pair.base for pair in pairs]), _variance([pair.head for pair in pairs])]

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate import records as r
-from perfgate.environment import assess_environment, compare, fingerprints
+from perfgate.conditions import assess_environment, compare, fingerprints
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import Conditions
-from tests.unit.environment.box import (
+from tests.unit.conditions.box import (
     GPU,
     PROBE,
     SYSTEM,

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from perfgate import records as r
-from tests.unit.environment.box import SYSTEM, LaunchBox, assessed
+from tests.unit.conditions.box import SYSTEM, LaunchBox, assessed
 
 READINGS = {"allreduce_32k_us": 26.1, "allreduce_64k_us": 31.4, "allreduce_256k_us": 58.0, "compute_ms": 9.7}
 WORLDS = {

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perfgate import records as r
-from perfgate.environment import assess_environment
+from perfgate.conditions import assess_environment
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import Conditions
-from tests.unit.gate.builders import a_plan
+from tests.unit.run.builders import a_plan
 
 NCCL = {"NCCL_PROTO": "LL", "NCCL_P2P_LEVEL": "SYS", "NCCL_MIN_NCHANNELS": "8"}
 SET_BY_SGLANG = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}

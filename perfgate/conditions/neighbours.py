@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfgate import records as r
-from perfgate.environment.shift import WAITING_PRIOR, Shift, judge_shift
+from perfgate.conditions.shift import WAITING_PRIOR, Shift, judge_shift
 from perfgate.judge.evidence import RunFacts, launch_id
 from perfgate.judge.values import Pair
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from perfgate import records as r
+from perfgate.conditions import assess_environment
 from perfgate.engine.faults import ServerNotFreed
-from perfgate.environment import assess_environment
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import cost_of, judge_run, minutes_spent
 from perfgate.records.files import FACTS_FILE

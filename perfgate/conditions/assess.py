@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from perfgate import records as r
+from perfgate.conditions.fingerprint import PROVEN, Cause, Finding, Fingerprint, compare, fingerprints
+from perfgate.conditions.gpus import against_launch, compare_gpus
+from perfgate.conditions.neighbours import crowding
+from perfgate.conditions.readings import canary_results
+from perfgate.conditions.shift import ALPHA, canary_readings
 from perfgate.config.model import BoxRule, EnvironmentRules
-from perfgate.environment.fingerprint import PROVEN, Cause, Finding, Fingerprint, compare, fingerprints
-from perfgate.environment.gpus import against_launch, compare_gpus
-from perfgate.environment.neighbours import crowding
-from perfgate.environment.readings import canary_results
-from perfgate.environment.shift import ALPHA, canary_readings
 from perfgate.host.public import public
 from perfgate.judge.evidence import RunFacts, launch_id
 from perfgate.judge.result import Conditions

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from perfgate.conditions.fingerprint import Cause, Finding, Fingerprint
 from perfgate.config.model import EnvironmentRules
-from perfgate.environment.fingerprint import Cause, Finding, Fingerprint
 from perfgate.host.telemetry import complaints
 
 Gpu = Mapping[str, Any]
