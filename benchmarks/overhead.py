@@ -32,7 +32,7 @@ from perfgate.config.model import Workload
 from perfgate.engine import tree
 from perfgate.engine.tree import Process
 from perfgate.records.files import FACTS_FILE, read_facts
-from perfgate.source.entry import remove_tree
+from perfgate.store.entries import remove_tree
 from tests.integration.gate.harness import PERFGATE, World, acting
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfgate.build.homes import Home, content_of, copy_files
-from perfgate.build.store import Store
 from perfgate.config.model import Caches
 from perfgate.errors import PerfgateError
 from perfgate.records.files import short_hash
-from perfgate.removal import remove_tree
 from perfgate.source.diff import DiffClass
-from perfgate.source.entry import Hold, Made, find_made, made_once
+from perfgate.store.entries import Hold, Made, find_made, made_once
+from perfgate.store.folders import Store
+from perfgate.store.removal import remove_tree
 
 
 @dataclass(frozen=True)

@@ -37,17 +37,17 @@ from perfgate.build.origin import WrongOrigin
 from perfgate.build.overlay import Overlay
 from perfgate.build.served import verify_origin
 from perfgate.build.steps import Runner, StepFailed
-from perfgate.build.store import NoSpace, Store
 from perfgate.build.uv import SYSTEM_PATH, find_links, index_settings, passed
 from perfgate.config.model import BoxFile, BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.host.sandbox import UNCONFINED, Confinement, interpreter_folders
 from perfgate.records import Commit, Side
 from perfgate.source.diff import KERNEL_PROJECTS
-from perfgate.source.entry import Hold, Made, companion, discard, hold, made_once
 from perfgate.source.pins import PYPROJECT, Pins, read_pins
 from perfgate.source.repository import Repository, Worktree
 from perfgate.source.trees import OddTree
+from perfgate.store.entries import Hold, Made, companion, discard, hold, made_once
+from perfgate.store.folders import NoSpace, Store
 
 ENVIRONMENT_GB = 15.0
 KERNEL_GB = 25.0

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfgate.build import BuiltSide
-from perfgate.build.store import Store
 from perfgate.errors import PerfgateError
 from perfgate.records.files import write_whole
-from perfgate.source.entry import companion
-from perfgate.source.manifest import walk
+from perfgate.store.entries import companion
+from perfgate.store.folders import Store
+from perfgate.store.manifest import walk
 
 _BLOCK = 1 << 20
 _HASH_LIMIT = 20 * 2**30

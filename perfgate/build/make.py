@@ -41,7 +41,7 @@ from perfgate.build.yard import Yard, take_text, take_tree, take_wheel
 from perfgate.errors import PerfgateError
 from perfgate.host.sandbox import interpreter_folders
 from perfgate.records.files import short_hash, write_whole
-from perfgate.removal import remove_tree
+from perfgate.store.removal import remove_tree
 
 RUST_FOLDER = "rust"
 """Below an environment: compiled extension modules, to be laid into the tree."""

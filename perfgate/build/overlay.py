@@ -11,11 +11,11 @@ from pathlib import Path
 
 from perfgate.build.homes import content_of
 from perfgate.build.steps import Runner, Step, StepFailed
-from perfgate.build.store import Store
 from perfgate.build.yard import take_tree
 from perfgate.host.sandbox import interpreter_folders
 from perfgate.records import Commit
 from perfgate.source.repository import Repository, Worktree
+from perfgate.store.folders import Store
 
 _NOT_SERVED = r"/(multimodal_gen|tests?)/"
 """A third of SGLang's files, which no server of a language model imports."""

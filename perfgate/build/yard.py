@@ -25,8 +25,8 @@ from typing import IO
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from perfgate.build.failures import Refused, side_failure
-from perfgate.removal import remove_tree
 from perfgate.source.repository import printable
+from perfgate.store.removal import remove_tree
 
 MAX_ENTRIES = 500_000
 MAX_BYTES = 40 * 2**30

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfgate.build.store import require_free
 from perfgate.cpu.install import Installer, InstallError, locked_packages, torch_sources
 from perfgate.cpu.model import LAYERS, POSITIONS, TRAINED, write_model
 from perfgate.errors import PerfgateError
-from perfgate.source.entry import Hold, made_once
+from perfgate.store.entries import Hold, made_once
+from perfgate.store.folders import require_free
 
 TORCH = "2.13.0"  # what the release's own pin (2.14.1) is served with here: it has CPU builds in every source
 RELEASE = "0.5.23"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from perfgate.removal import remove_tree
+from perfgate.store.removal import remove_tree
 
 _NAME = re.compile(r"perfgate-[a-z]+-(\d+)-\w+")
 

@@ -14,12 +14,12 @@ from perfgate.build.failures import BuildFailed
 from perfgate.build.overlay import Overlay
 from perfgate.build.served import fixed_side
 from perfgate.build.steps import Runner
-from perfgate.build.store import Store
 from perfgate.cpu.environment import CpuEnvironment
 from perfgate.host.sandbox import Confinement
 from perfgate.run.facts import Notebook
 from perfgate.run.folder import LOGS_FOLDER
 from perfgate.source.repository import Repository
+from perfgate.store.folders import Store
 
 ORIGIN_S = 600.0  # to compile a tree's bytecode and ask where sglang is imported from
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from perfgate.build import BuiltSide
 from perfgate.build.autotune import Seed, capture_seed, find_seed, plant_seed, remove_results, results_hash
 from perfgate.build.homes import Home, home_for, mark_warm, read_home
-from perfgate.build.store import Store
 from perfgate.records import Side
 from perfgate.records.files import short_hash
+from perfgate.store.folders import Store
 
 NOTHING_TUNED = "none"
 

@@ -20,7 +20,6 @@ from perfgate.build import BuiltSide
 from perfgate.build.autotune import mode_for
 from perfgate.build.environment import Builder
 from perfgate.build.local import LocalWork
-from perfgate.build.store import Store
 from perfgate.config.model import Config, Resolved
 from perfgate.config.resolve import metric_plans
 from perfgate.cpu.environment import prepare
@@ -72,6 +71,7 @@ from perfgate.run.progress import Progress, minutes_left
 from perfgate.run.settle import settled_plan
 from perfgate.run.signals import Cancelled, cancellable
 from perfgate.source.repository import Repository
+from perfgate.store.folders import Store
 
 CPU_NOTE = (
     "Measured on the cpu profile: its environment is fixed, the pins of the tree are read but not installed, and a"

@@ -16,7 +16,6 @@ from typing import Literal
 from perfgate import records as r
 from perfgate.build import BuiltSide
 from perfgate.build.homes import Home
-from perfgate.build.store import Store, require_free
 from perfgate.config.model import FlagValue, Resolved, ResolvedRecipe
 from perfgate.engine import server
 from perfgate.engine.command import EnvironmentParts, child_environment, server_command
@@ -35,12 +34,13 @@ from perfgate.probe.phases import phases_of
 from perfgate.probe.proofs import proofs_of
 from perfgate.probe.reading import read_probe
 from perfgate.records.files import short_hash
-from perfgate.removal import remove_tree
 from perfgate.run.caches import Warmth
 from perfgate.run.facts import Notebook
 from perfgate.run.folder import LOGS_FOLDER
 from perfgate.run.pairs import ATTEMPTS, LaunchOrder, next_attempt
 from perfgate.run.progress import Progress
+from perfgate.store.folders import Store, require_free
+from perfgate.store.removal import remove_tree
 
 NCCL_FOLDER = "nccl"  # below HOME
 NCCL_TELLS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV"}

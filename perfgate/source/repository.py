@@ -13,9 +13,9 @@ from typing import Any
 
 from perfgate.errors import PerfgateError
 from perfgate.records import Commit
-from perfgate.source.entry import Hold, Made, made_once
 from perfgate.source.git import Git, GitFailed, find_git_dir
 from perfgate.source.trees import OddTree, extract
+from perfgate.store.entries import Hold, Made, made_once
 
 MAX_FILE_BYTES = 4 * 2**20
 """Of a file that perfgate itself reads (configuration, pyproject.toml)."""

@@ -19,7 +19,7 @@ import pytest
 
 from perfgate.engine import tree
 from perfgate.host.sandbox import Kind, available
-from perfgate.removal import remove_tree
+from perfgate.store.removal import remove_tree
 from tests.e2e.act import finish
 from tests.e2e.conftest import Perfgate, Theatre, call, opened
 from tests.e2e.hub import payloads

@@ -9,10 +9,10 @@ import pytest
 
 from perfgate.build import BuiltSide
 from perfgate.build.autotune import results_hash
-from perfgate.build.store import Store
 from perfgate.config.model import Caches
 from perfgate.records import Side
 from perfgate.run.caches import NOTHING_TUNED, Warmth
+from perfgate.store.folders import Store
 
 RESULTS = ".cache/sglang/flashinfer/autotune/0.7.2/sm120/key"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.build.store import Store
 from perfgate.host.sandbox import UNCONFINED, Confinement, Kind, available, describe
-from perfgate.removal import remove_tree
+from perfgate.store.folders import Store
+from perfgate.store.removal import remove_tree
 from tests.integration.build.lab import Lab, make_wheel
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from perfgate.build.environment import Builder
-from perfgate.build.store import Store
 from perfgate.config.model import BoxFile, BuildRules, Caches
 from perfgate.source.repository import Repository
+from perfgate.store.folders import Store
 from tests.standin.repository import Behaviour, commit_change, make_history
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

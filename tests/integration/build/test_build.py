@@ -15,13 +15,13 @@ import pytest
 from perfgate.build import BuiltSide, make
 from perfgate.build.environment import Builder
 from perfgate.build.failures import BuildFailed
-from perfgate.build.store import GB, Store
 from perfgate.build.yard import take_tree
 from perfgate.errors import Exit
 from perfgate.host.sandbox import Confinement
 from perfgate.records import Blame, Side
-from perfgate.source.entry import companion
 from perfgate.source.repository import Repository
+from perfgate.store.entries import companion
+from perfgate.store.folders import GB, Store
 from tests.integration.build.lab import PYTHON, Lab, make_sdist, make_wheel, pyproject, run_python
 from tests.standin.repository import commit_change
 
@@ -391,7 +391,7 @@ def test_an_environment_whose_python_has_gone_is_made_again(lab: Lab) -> None:
     with lab.store() as store:
         built = _build(lab.builder(store), Side.BASE, sha)
     # as after an upgrade of the box: the link leads nowhere, and its manifest says that it is as it was made
-    from perfgate.source.manifest import Manifest
+    from perfgate.store.manifest import Manifest
 
     folder = built.python.parent
     folder.chmod(0o755)

@@ -12,10 +12,10 @@ from perfgate.build import BuiltSide
 from perfgate.build.environment import Builder
 from perfgate.build.failures import BuildFailed
 from perfgate.build.local import KERNEL_TOOLS, RUST_TOOLS, LocalWork
-from perfgate.build.store import Store
 from perfgate.host.sandbox import UNCONFINED, Confinement
 from perfgate.records import Blame, Side
 from perfgate.source.diff import classify
+from perfgate.store.folders import Store
 from tests.integration.build.lab import BUILD_SYSTEM, Lab, backend, make_wheel, pyproject, run_python
 
 KERNEL = LocalWork(kernel=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from perfgate.build.local import KERNEL_TOOLS, LocalWork
-from perfgate.build.store import Store
 from perfgate.host.sandbox import Confinement
 from perfgate.records import Side
+from perfgate.store.folders import Store
 from tests.integration.build.lab import Lab, run_python
 
 SETUP = (

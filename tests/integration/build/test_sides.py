@@ -13,13 +13,13 @@ import pytest
 
 from perfgate.build import BuiltSide
 from perfgate.build.failures import BuildFailed
-from perfgate.build.store import Store
 from perfgate.cpu.environment import CpuEnvironment
 from perfgate.host.sandbox import Confinement
 from perfgate.records import Blame, Side
 from perfgate.run.builds import FixedEnvironment, Make, by_uv
-from perfgate.source.entry import Hold
 from perfgate.source.repository import Repository
+from perfgate.store.entries import Hold
+from perfgate.store.folders import Store
 from tests.integration.build.lab import Lab
 from tests.standin.repository import GIT_ENVIRONMENT, commit_change
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from perfgate.records import LaunchBegin, LaunchEnd, Pair, Plan, Sample, Side
-from perfgate.removal import remove_tree
 from perfgate.run.ledger import LEDGER_FILE
 from perfgate.run.pairs import orders
+from perfgate.store.removal import remove_tree
 
 from ..gate.harness import Done, World, acting, facts_in, finished, started, wait_for
 

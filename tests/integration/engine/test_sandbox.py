@@ -27,7 +27,7 @@ from perfgate.host.sandbox import (
     describe,
     hand_over,
 )
-from perfgate.removal import remove_tree
+from perfgate.store.removal import remove_tree
 from tests.integration.engine.conftest import open_to_all
 from tests.nesting import TOO_LONG, nest
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from perfgate.removal import remove_tree
+from perfgate.store.removal import remove_tree
 
 from .harness import Case, World
 

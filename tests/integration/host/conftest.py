@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.removal import remove_tree
+from perfgate.store.removal import remove_tree
 from tests import nvml
 from tests.integration.gate.harness import World
 from tests.integration.host.scenes import world_of

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from perfgate.errors import PerfgateError
-from perfgate.removal import remove_tree
 from perfgate.source import trees
 from perfgate.source.repository import Repository
 from perfgate.source.trees import tree_hash
+from perfgate.store.removal import remove_tree
 from tests.standin.repository import GIT_ENVIRONMENT
 
 

@@ -23,9 +23,9 @@ from perfgate.build.local import (
 from perfgate.config.model import BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.records import Blame
-from perfgate.removal import remove_tree
 from perfgate.source.diff import classify
-from perfgate.source.entry import protect
+from perfgate.store.entries import protect
+from perfgate.store.removal import remove_tree
 
 KERNEL = LocalWork(kernel=True)
 

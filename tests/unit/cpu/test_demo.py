@@ -10,8 +10,8 @@ from perfgate.cpu.changes import EDITS, Change
 from perfgate.cpu.demo import make_release_repository, make_repository, release_files
 from perfgate.cpu.environment import CpuEnvironment, ReleaseTree
 from perfgate.errors import PerfgateError
-from perfgate.source.entry import Hold
 from perfgate.source.pins import read_pins
+from perfgate.store.entries import Hold
 
 METADATA = """\
 Metadata-Version: 2.4

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from perfgate.build.store import Eviction, Store
 from perfgate.errors import PerfgateError
 from perfgate.records import Side
 from perfgate.run.gate import _tidy
 from perfgate.run.launch import SglangBench, _empty, _regular_files
+from perfgate.store.folders import Eviction, Store
 
 
 def a_pipe(path: Path) -> None:

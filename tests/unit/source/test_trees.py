@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfgate.source.manifest import difference
 from perfgate.source.trees import OddTree, TreeEntry, check_names
+from perfgate.store.manifest import difference
 
 
 def _entries(*paths: bytes) -> list[TreeEntry]:

@@ -20,8 +20,8 @@ from typing import Any, Self
 
 from perfgate.errors import PerfgateError
 from perfgate.records.files import write_whole
-from perfgate.removal import remove_tree
-from perfgate.source.manifest import Manifest, difference, walk
+from perfgate.store.manifest import Manifest, difference, walk
+from perfgate.store.removal import remove_tree
 
 _POLL_S = 0.05
 HALF_MADE = ("making", "scratch")

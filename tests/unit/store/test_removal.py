@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from perfgate import removal
-from perfgate.removal import remove_tree
+from perfgate.store import removal
+from perfgate.store.removal import remove_tree
 from tests.nesting import nest
 
 

@@ -25,8 +25,8 @@ from typing import Self
 
 from perfgate.config.model import Caches
 from perfgate.errors import Exit, PerfgateError
-from perfgate.source.entry import HALF_MADE, Hold, companion, discard, hold, last_used, touch, try_hold
-from perfgate.source.manifest import size_of
+from perfgate.store.entries import HALF_MADE, Hold, companion, discard, hold, last_used, touch, try_hold
+from perfgate.store.manifest import size_of
 
 KINDS = ("environments", "trees", "homes", "seeds", "caches", "runs")
 GB = 10**9

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from perfgate.errors import PerfgateError
-from perfgate.removal import remove_tree
-from perfgate.source.entry import Hold, companion, discard, find_made, hold, made_once, protect, try_hold
+from perfgate.store.entries import Hold, companion, discard, find_made, hold, made_once, protect, try_hold
+from perfgate.store.removal import remove_tree
 from tests.nesting import TOO_DEEP, TOO_LONG, nest
 
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from perfgate.build.store import GB, NoSpace, Store, require_free
 from perfgate.config.model import Caches
 from perfgate.errors import Exit
-from perfgate.source.entry import Hold, companion, hold, made_once
+from perfgate.store.entries import Hold, companion, hold, made_once
+from perfgate.store.folders import GB, NoSpace, Store, require_free
 
 MB = 10**6
 
@@ -160,7 +160,7 @@ def test_what_cannot_be_removed_is_told_and_the_next_goes(full: Store, monkeypat
             raise OSError(39, "Directory not empty", str(entry))
         shutil.rmtree(entry)
 
-    monkeypatch.setattr("perfgate.build.store.discard", discard)
+    monkeypatch.setattr("perfgate.store.folders.discard", discard)
     eviction = full.evict()
     assert [item.name for item in eviction.removed] == ["n2", "n3"]
     (stuck,) = eviction.stuck
