@@ -13,11 +13,11 @@ import typer
 from rich.console import Console
 
 from perfgate import __version__
+from perfgate.commands.github import app as on_github
+from perfgate.commands.streams import unbroken_streams
 from perfgate.cpu.changes import Change
 from perfgate.errors import Exit, PerfgateError
-from perfgate.github.cli import app as on_github
 from perfgate.report.escape import visible
-from perfgate.streams import unbroken_streams
 
 if TYPE_CHECKING:
     from perfgate.config.model import Resolved
@@ -122,7 +122,7 @@ def demo(
 
     Exit codes as of `gate`: 1 for verify, baseline and accept, 0 for none.
     """
-    from perfgate import demonstration
+    from perfgate.commands import demo as demonstration
     from perfgate.run.progress import Progress
 
     _end(demonstration.run(change, out, Progress(), since))
@@ -180,7 +180,7 @@ def calibrate(
 
     Exit codes: 0 every pair was measured, 2 usage, 3 not all of them, 4 environment, build or benchmark failed.
     """
-    from perfgate import calibration
+    from perfgate.commands import calibrate as calibration
     from perfgate.run.plan import GateRequest
     from perfgate.run.progress import Progress
 
@@ -210,7 +210,7 @@ def power(
     profile: ProfileOption = Profile.GPU,
 ) -> None:
     """Which slowdown is detected with which probability, at how many launches and GPU minutes, on this box."""
-    from perfgate import calibration
+    from perfgate.commands import calibrate as calibration
     from perfgate.run.plan import GateRequest
 
     request = GateRequest(repo=repo, head="HEAD", config=config, box=box, profile=profile.value)
@@ -259,7 +259,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Examine this box at rest: what is wrong, why it matters, and the command that mends it. Exit codes: 0, 4."""
-    from perfgate import examination
+    from perfgate.commands import doctor as examination
 
     raise typer.Exit(examination.examine(config, box, profile.value, as_json=as_json))
 
@@ -284,7 +284,7 @@ def _resolved(config: Path | None, box: Path | None) -> Resolved:
 @models_app.command("fetch")
 def models_fetch(config: ConfigOption = None, box: BoxOption = None) -> None:
     """Fetch what is missing. The only command that uses a hub token (HF_TOKEN)."""
-    from perfgate import models
+    from perfgate.commands import models
 
     models.fetch(_resolved(config, box), typer.echo)
 
@@ -292,7 +292,7 @@ def models_fetch(config: ConfigOption = None, box: BoxOption = None) -> None:
 @models_app.command("verify")
 def models_verify(config: ConfigOption = None, box: BoxOption = None) -> None:
     """Check that every model is there, and that its weights have the hash they are filed under."""
-    from perfgate import models
+    from perfgate.commands import models
 
     models.verify(_resolved(config, box), typer.echo)
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 from perfgate.config.files import load
 from perfgate.config.model import Config
+from perfgate.config.places import CONFIG_PATH
 from perfgate.config.resolve import builtin, merge
 from perfgate.errors import PerfgateError
 from perfgate.github import decide, say
@@ -30,7 +31,6 @@ from perfgate.github.request import Request
 from perfgate.github.settle import Subject, opened_id, settle, tells_a_loss, with_checks
 from perfgate.github.sticky import Accepted, Entry, State, now
 from perfgate.github.study import Study, study
-from perfgate.places import CONFIG_PATH
 from perfgate.records import Verdict
 
 SLACK_MINUTES = 45  # of the job beside measuring and building: installing, the box's lock, cleaning up

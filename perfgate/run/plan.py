@@ -13,8 +13,8 @@ from perfgate import __version__
 from perfgate import records as r
 from perfgate.config import files as config_file
 from perfgate.config.model import BoxFile, Config, Resolved, ResolvedRecipe
+from perfgate.config.places import BOX_PATH, CONFIG_PATH
 from perfgate.errors import PerfgateError
-from perfgate.places import BOX_PATH, CONFIG_PATH
 from perfgate.records.files import short_hash
 from perfgate.run.pairs import orders
 from perfgate.source.diff import DiffClass, classify

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from perfgate.config.check import nccl_notes
 from perfgate.config.model import BoxFile, ResolvedRecipe
+from perfgate.config.places import BOX_PATH
 from perfgate.errors import PerfgateError
 from perfgate.host import sandbox
 from perfgate.host.lock import current_holder
 from perfgate.host.nccl_paths import missing_files, nccl_files, stray_settings
 from perfgate.host.public import public
-from perfgate.places import BOX_PATH
 from perfgate.records import Check
 
 NEEDED_TOOLS = ("git", "uv")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from perfgate.config.places import CONFIG_PATH
 from perfgate.errors import PerfgateError
-from perfgate.places import CONFIG_PATH
 from perfgate.run.gate import layers
 from perfgate.run.plan import GateRequest, find_configuration
 from perfgate.source.repository import Repository

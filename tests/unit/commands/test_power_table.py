@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from perfgate import calibration, records
-from perfgate.calibration import known_of, show_power
+from perfgate import records
+from perfgate.commands import calibrate as calibration
+from perfgate.commands.calibrate import known_of, show_power
 from perfgate.config.files import load, resolve
 from perfgate.config.model import BoxFile, Resolved
 from perfgate.errors import PerfgateError
@@ -26,7 +27,7 @@ from perfgate.run.progress import Progress
 from tests.standin import make_repository
 from tests.standin.repository import git
 
-from .gate.builders import TableBench, a_notebook, a_plan
+from ..run.builders import TableBench, a_notebook, a_plan
 
 CONFIG = "recipes: {{baseline: {{model: m, workload: {{samples: {samples}}}}}, eagle3: {{draft: d}}}}\n"
 

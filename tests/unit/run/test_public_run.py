@@ -17,7 +17,7 @@ from perfgate.records.files import FACTS_FILE, RESULT_FILE, fact_to_line, read_f
 from perfgate.run.conclude import conclude
 from perfgate.run.public import MOST_LOG, PUBLIC_FOLDER, write_public
 
-STORY = Path(__file__).parents[1] / "fixtures" / "run-story"
+STORY = Path(__file__).parents[2] / "fixtures" / "run-story"
 PRIVATE = {
     "user": "alice",
     "host": "gpu-box-17",

@@ -28,9 +28,9 @@ from perfgate.records.files import (
     write_result,
 )
 
-from ..fixtures import make_run_story
+from ...fixtures import make_run_story
 
-STORY = Path(__file__).parents[1] / "fixtures" / "run-story"
+STORY = Path(__file__).parents[2] / "fixtures" / "run-story"
 
 
 def a_fault(code: str = "x", text: str = "it went wrong") -> r.Fault:

@@ -20,7 +20,7 @@ from perfgate.report.terminal import render_plan, render_result
 from perfgate.run.pairs import LaunchOrder, Measuring
 from perfgate.run.progress import minutes_left
 
-from .gate.builders import TableBench, a_notebook, a_plan
+from ..run.builders import TableBench, a_notebook, a_plan
 
 SAME = r.Commit(sha="a" * 40, tree="1" * 40, title="A commit")
 VERDICTS = ("regression", "no loss", "head is slower", "author", "within budget", "/perfgate accept")

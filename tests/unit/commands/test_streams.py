@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.streams import unbroken_streams
+from perfgate.commands.streams import unbroken_streams
 
-STORY = Path(__file__).parents[1] / "fixtures" / "run-story"
+STORY = Path(__file__).parents[2] / "fixtures" / "run-story"
 PERFGATE = (sys.executable, "-m", "perfgate")
 BREAKS_INSIDE = (
     sys.executable,

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from perfgate.places import BOX_PATH
+from perfgate.config.places import BOX_PATH
 
 app = typer.Typer()
 

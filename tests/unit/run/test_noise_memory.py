@@ -35,7 +35,7 @@ from perfgate.source.repository import Repository
 from tests.standin import make_repository
 from tests.standin.repository import git
 
-from .gate.builders import TableBench, a_notebook, a_plan
+from .builders import TableBench, a_notebook, a_plan
 
 TREE = "1" * 40
 SAME = {"base": r.Commit(sha="a" * 40, tree=TREE), "head": r.Commit(sha="a" * 40, tree=TREE)}

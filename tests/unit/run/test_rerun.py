@@ -20,7 +20,7 @@ from perfgate.run.gate import conclude
 from perfgate.run.pairs import LaunchOrder, Measuring
 from perfgate.run.settle import settled_plan
 
-from .gate.builders import TableBench, a_notebook, a_plan
+from .builders import TableBench, a_notebook, a_plan
 
 RESOLVED = resolve(load(b"recipes: {baseline: {model: m}, eagle3: {draft: d}}", "perfgate.yml"))
 Speed = Callable[[LaunchOrder], float]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate import models
+from perfgate.commands import models
 from perfgate.config import files as config_file
 from perfgate.config.model import BoxFile
 from perfgate.errors import PerfgateError
