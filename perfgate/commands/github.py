@@ -56,7 +56,7 @@ def init(
     private: Annotated[bool, typer.Option("--private", help="The repository is private.")] = False,
 ) -> None:
     """Write the workflow and a commented perfgate.yml into a repository, or this box's own file."""
-    from perfgate.github.init import Caller, init_box, init_repository
+    from perfgate.commands.init import Caller, init_box, init_repository
 
     if box:
         typer.echo(init_box(to, gpus=gpus))

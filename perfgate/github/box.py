@@ -18,7 +18,7 @@ import psutil
 from perfgate.config.files import load_box
 from perfgate.config.model import BoxFile
 from perfgate.errors import Exit, PerfgateError
-from perfgate.github.fetch import Origin, fetch_commits
+from perfgate.github.commits import Origin, fetch_commits
 from perfgate.github.job import Job, job_of
 from perfgate.github.request import Request, request_from_line
 from perfgate.host.public import public

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from perfgate.config.model import GithubRules
-from perfgate.github import say
+from perfgate.github import words
 from perfgate.github.access import at_least, may
 from perfgate.github.client import Pull
 from perfgate.github.commands import Accept, Cancel, Command, Help, Rerun, Run
+from perfgate.github.comment import State
 from perfgate.github.events import CommentEvent, PullEvent
-from perfgate.github.sticky import State
 from perfgate.records import Verdict
 
 READ_ONLY_BOTS = frozenset(("dependabot[bot]",))
@@ -103,10 +103,10 @@ def on_command(
 ) -> Decision:
     """A command of somebody with this permission level, on the pull request as it is now."""
     if isinstance(command, Help):
-        return Reply(say.usage())
+        return Reply(words.usage())
     own = not pull.fork and event.commenter.id == pull.author.id
     if not may(command.name, level, rules, author_of_own_branch=own):
-        return Reply(say.not_allowed(command.name, rules))
+        return Reply(words.not_allowed(command.name, rules))
     if not pull.open:
         return Reply("The pull request is closed.")
     match command:
@@ -123,9 +123,9 @@ def on_command(
 
 def _run(command: Run, pull: Pull) -> Decision:
     if command.sha is None and pull.fork:
-        return Reply(say.sha_needed(pull.head))
+        return Reply(words.sha_needed(pull.head))
     if command.sha is not None and not pull.head.startswith(command.sha):
-        return Reply(say.sha_is_not_head(command.sha, pull.head))
+        return Reply(words.sha_is_not_head(command.sha, pull.head))
     return Start(head=pull.head)
 
 
@@ -134,7 +134,7 @@ def _rerun(command: Rerun, pull: Pull, state: State) -> Decision:
     if any(entry.head == pull.head for entry in state.entries):
         return Start(head=pull.head, recipes=command.recipes)
     if pull.fork:
-        return Reply("This head was not measured yet. " + say.sha_needed(pull.head))
+        return Reply("This head was not measured yet. " + words.sha_needed(pull.head))
     return Start(head=pull.head, recipes=command.recipes)
 
 
@@ -144,7 +144,7 @@ def _accept(command: Accept, event: CommentEvent, pull: Pull, state: State) -> D
         return Reply("It is being measured. Accept its loss when it has one.")
     losses = [entry for entry in state.entries if entry.head == pull.head and entry.word is Verdict.REGRESSION]
     if not losses:
-        return Reply(f"There is no regression of the current head {say.sha(pull.head)} to accept.")
+        return Reply(f"There is no regression of the current head {words.sha(pull.head)} to accept.")
     if all(loss.at > event.at for loss in losses):
         return Reply("That verdict is newer than your comment. Accept it again if you have read it.")
     return AcceptLoss(head=pull.head, reason=command.reason)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from perfgate.github import say
+from perfgate.github import words
 from perfgate.github.artifact import ArtifactError, ArtifactMissing, read_artifact
 from perfgate.github.conclusion import Conclusion, Outcome, conclude, outcome_of
-from perfgate.github.desk import Desk
 from perfgate.github.request import Request
+from perfgate.github.say import Desk
 from perfgate.github.settle import settle, subject_of
 from perfgate.records import Verdict
 from perfgate.source.repository import printable
@@ -68,4 +68,4 @@ def read_outcome(request: Request, measured: Measured) -> Outcome:
 def _text_alone(desk: Desk, request: Request, outcome: Outcome) -> str:
     if outcome.result is not None:
         return desk.report(outcome.result, MAX_SUMMARY_TEXT)
-    return say.without_numbers(outcome.title, request.head, outcome.reason, desk.job.run_url)
+    return words.without_numbers(outcome.title, request.head, outcome.reason, desk.job.run_url)

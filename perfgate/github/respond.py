@@ -19,17 +19,17 @@ from perfgate.config.model import Config
 from perfgate.config.places import CONFIG_PATH
 from perfgate.config.resolve import builtin, merge
 from perfgate.errors import PerfgateError
-from perfgate.github import decide, say
+from perfgate.github import decide, words
 from perfgate.github.client import Client, GithubError, Pull
 from perfgate.github.commands import Accept, Command, Help, Malformed, parse_command
+from perfgate.github.comment import Accepted, Entry, State, now
+from perfgate.github.commits import Origin
 from perfgate.github.conclusion import Outcome
-from perfgate.github.desk import Change, Desk, Sticky
 from perfgate.github.events import CommentEvent, DispatchEvent, Event, MergeGroupEvent, PullEvent
-from perfgate.github.fetch import Origin
 from perfgate.github.job import Job
 from perfgate.github.request import Request
+from perfgate.github.say import Change, Desk, Sticky
 from perfgate.github.settle import Subject, opened_id, settle, tells_a_loss, with_checks
-from perfgate.github.sticky import Accepted, Entry, State, now
 from perfgate.github.study import Study, study
 from perfgate.records import Verdict
 
@@ -67,13 +67,13 @@ def respond(desk: Desk, event: Event) -> None:
 
 def _on_pull(desk: Desk, event: PullEvent) -> None:
     if decide.read_only(event):
-        desk.job.write_summary(say.fork_summary(event.number, event.head))
+        desk.job.write_summary(words.fork_summary(event.number, event.head))
         return
     case = _case(desk, event.number)
     level = desk.client.level(event.sender) if event.label is not None else "none"
     match decide.on_pull(event, case.pull, case.config.github, level):
         case decide.Start(head=head) if _seen_to(desk, case, head):
-            desk.job.write_summary(f"{say.sha(head)} was measured already, or is being measured.")
+            desk.job.write_summary(f"{words.sha(head)} was measured already, or is being measured.")
         case decide.Start() as start:
             _begin(desk, case, start, comment=None)
         case decide.DropLabel(why=why):
@@ -108,9 +108,9 @@ def _on_comment(desk: Desk, event: CommentEvent) -> None:
     if not desk.client.claim(event.comment) and desk.job.attempt == 1:
         desk.job.write_summary("This comment was answered already.")
     elif isinstance(command, Malformed):
-        _reply(desk, event, say.malformed(command.hint))
+        _reply(desk, event, words.malformed(command.hint))
     elif isinstance(command, Help):
-        _reply(desk, event, say.usage())
+        _reply(desk, event, words.usage())
     else:
         _on_command(desk, event, command)
 
@@ -119,7 +119,7 @@ def _on_command(desk: Desk, event: CommentEvent, command: Command) -> None:
     try:
         case = _case(desk, event.number)
     except BrokenConfig as error:
-        _reply(desk, event, say.broken_config(error.what))
+        _reply(desk, event, words.broken_config(error.what))
         raise
     level = desk.client.level(event.commenter)
     state = _remembered(desk, case) if isinstance(command, Accept) else case.sticky.state
@@ -128,9 +128,9 @@ def _on_command(desk: Desk, event: CommentEvent, command: Command) -> None:
         case decide.Reply(text=text):
             _reply(desk, event, text)
         case decide.Start(head=head) if newest and newest.open and newest.head == head and not _dead(desk, newest):
-            _reply(desk, event, say.already_running(head, f"{desk.job.runs_url}/{newest.run}"))
+            _reply(desk, event, words.already_running(head, f"{desk.job.runs_url}/{newest.run}"))
         case decide.Start(recipes=recipes) if unknown := sorted(set(recipes) - set(_names(case.config))):
-            _reply(desk, event, say.unknown_recipes(unknown, _names(case.config)))
+            _reply(desk, event, words.unknown_recipes(unknown, _names(case.config)))
         case decide.Start() as start:
             _begin(desk, case, start, comment=event.comment)
         case decide.Stop() if newest is None or _dead(desk, newest):
@@ -167,10 +167,10 @@ def _accept(desk: Desk, case: Case, event: CommentEvent, loss: decide.AcceptLoss
     for check in desk.client.checks(loss.head):
         if check.conclusion == "failure" and tells_a_loss(check):
             details = desk.check_details(
-                f"{accepted.by} accepts the loss", say.accepted(accepted), conclusion="neutral"
+                f"{accepted.by} accepts the loss", words.accepted(accepted), conclusion="neutral"
             )
             desk.client.update_check(check.id, details)
-    text = f"{say.note(say.accepted(accepted))}\n{case.sticky.newest_text}"
+    text = f"{words.note(words.accepted(accepted))}\n{case.sticky.newest_text}"
     newest = state.entries[0]
     change = Change(newest, lambda _: state.with_accepted(accepted), lambda limit: text[:limit])
     desk.write_sticky(event.number, case.sticky, change)
@@ -200,7 +200,7 @@ def _on_dispatch(desk: Desk, event: DispatchEvent) -> None:
     tip = desk.client.resolve(event.base) if event.base else desk.job.sha
     found = _study(desk.job, tip, head, config, exact=bool(event.base))
     if found.diff.nothing:
-        desk.job.write_summary(say.nothing_to_measure(found.diff.reason))
+        desk.job.write_summary(words.nothing_to_measure(found.diff.reason))
         return
     _hand_over(desk.job, _request(desk.job, found, config, desk.job.sha))
 
@@ -252,8 +252,8 @@ def _begin(desk: Desk, case: Case, start: decide.Start, comment: int | None) -> 
         settled = settle(desk, subject, Outcome(Verdict.SKIPPED, found.diff.reason), sticky, current=start.head)
         desk.job.write_summary(settled.text(MAX_SUMMARY_TEXT))
         return
-    text = say.running(start.head, found.base.sha, desk.job.run_url, planned(case.config, start.recipes))
-    text += say.own_config(found.note)
+    text = words.running(start.head, found.base.sha, desk.job.run_url, planned(case.config, start.recipes))
+    text += words.own_config(found.note)
     sticky = _write_open(desk, subject, sticky, "running", text)
     details = desk.check_details("On the box, or waiting for it", text, status="in_progress")
     desk.set_check(subject.check, start.head, opened_id(subject.run, subject.attempt), details)
@@ -273,7 +273,7 @@ def _begin(desk: Desk, case: Case, start: decide.Start, comment: int | None) -> 
 def _open(desk: Desk, case: Case, start: decide.Start, comment: int | None) -> tuple[Subject, Sticky]:
     """Says `queued`. A push alone does so in the check only: what has nothing to measure makes no new comment."""
     job, head = desk.job, start.head
-    text = say.queued(head, job.run_url)
+    text = words.queued(head, job.run_url)
     details = desk.check_details("Queued", text, status="queued")
     check = desk.client.create_check(head, opened_id(job.run, job.attempt), details)
     subject = Subject(
@@ -324,11 +324,11 @@ def _names(config: Config) -> tuple[str, ...]:
     return tuple(name for name, recipe in config.recipes.items() if recipe.enabled)
 
 
-def planned(config: Config, recipes: tuple[str, ...]) -> say.Planned:
+def planned(config: Config, recipes: tuple[str, ...]) -> words.Planned:
     """From what configuration alone allows; the box prints its own plan, which knows how long its launches take."""
     names = recipes or _names(config)
     minutes = int(config.limits.minutes)
-    return say.Planned(
+    return words.Planned(
         recipes=names,
         fewest_launches=2 * len(names),
         most_launches=2 * len(names) * config.limits.max_pairs,

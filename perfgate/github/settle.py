@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from perfgate.github import say
+from perfgate.github import words
 from perfgate.github.client import Check
+from perfgate.github.comment import Entry, State, Word, now, standing_regression
 from perfgate.github.conclusion import MAX_CHECK_TEXT, Conclusion, Outcome, conclude
-from perfgate.github.desk import Change, Desk, Render, Sticky
 from perfgate.github.request import Request
-from perfgate.github.sticky import Entry, State, Word, now, standing_regression
+from perfgate.github.say import Change, Desk, Render, Sticky
 from perfgate.records import Verdict
 from perfgate.report.comment import length
 from perfgate.report.escape import visible
@@ -99,24 +99,24 @@ def entry_of(subject: Subject, outcome: Outcome, *, stale: bool) -> Entry:
 
 def _decide(desk: Desk, state: State, outcome: Outcome, entry: Entry, subject: Subject, current: str) -> Settled:
     conclusion, title = conclude(outcome, subject.fail_on), outcome.title
-    notes = [say.own_config(subject.note)] if subject.note else []
+    notes = [words.own_config(subject.note)] if subject.note else []
     if entry.stale:
-        notes.append(say.stale(entry.head, current))
+        notes.append(words.stale(entry.head, current))
     standing = standing_regression(state, entry)
     if standing is not None:
         conclusion, title = "failure", "A regression of the same two trees stands"
-        notes.append(say.stands(f"{desk.job.runs_url}/{standing.run}"))
+        notes.append(words.stands(f"{desk.job.runs_url}/{standing.run}"))
     loss = state.accepted_for(entry.head)
     lost = outcome.verdict is Verdict.REGRESSION or (standing and conclude(outcome, subject.fail_on) != "failure")
     if loss and lost:
         conclusion, title = "neutral", f"{loss.by} accepts the loss"
-        notes.append(say.note(say.accepted(loss)))
+        notes.append(words.note(words.accepted(loss)))
 
     def text(limit: int) -> str:
         above = "".join(f"{note}\n" for note in notes)
         if outcome.result is not None:
             return above + desk.report(outcome.result, limit - length(above))
-        return above + say.without_numbers(outcome.title, entry.head, outcome.reason, desk.job.run_url)
+        return above + words.without_numbers(outcome.title, entry.head, outcome.reason, desk.job.run_url)
 
     return Settled(conclusion=conclusion, title=title, text=text)
 

@@ -9,12 +9,12 @@ from typing import get_args
 
 from perfgate.errors import Exit, PerfgateError
 from perfgate.github.client import Client, Patience
-from perfgate.github.desk import Desk
 from perfgate.github.events import read_event
 from perfgate.github.job import Job, job_of
 from perfgate.github.publish import JobResult, Measured, publish
 from perfgate.github.request import request_from_line
 from perfgate.github.respond import respond
+from perfgate.github.say import Desk
 from perfgate.records import Result
 from perfgate.report.comment import Links, render_comment
 

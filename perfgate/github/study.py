@@ -9,7 +9,7 @@ from pathlib import Path
 from perfgate.config.files import load
 from perfgate.config.places import CONFIG_PATH
 from perfgate.errors import PerfgateError
-from perfgate.github.fetch import Origin, fetch_commits, fetch_file
+from perfgate.github.commits import Origin, fetch_commits, fetch_file
 from perfgate.records import Commit
 from perfgate.source.diff import DiffClass, classify
 from perfgate.source.pins import PYPROJECT

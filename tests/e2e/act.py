@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfgate.github.init import Caller
+from perfgate.commands.init import Caller
 from tests.e2e.hub.repositories import git
 from tests.unit.github.workflows import ACTION, GATE, ROOT, read
 

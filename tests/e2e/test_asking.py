@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perfgate.errors import PerfgateError
-from perfgate.github.sticky import MARKER, state_line, state_of
+from perfgate.github.comment import MARKER, state_line, state_of
 from tests.e2e.hub.payloads import issue_comment
 from tests.e2e.hub.stage import Done, Stage
 from tests.e2e.hub.world import BOT, Comment, PullRequest, User

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from perfgate.errors import PerfgateError
-from perfgate.github.desk import Desk, Sticky
-from perfgate.github.fetch import FetchError, Origin, fetch_commits
-from perfgate.github.sticky import MARKER, text_of_newest
+from perfgate.github.comment import MARKER, text_of_newest
+from perfgate.github.commits import FetchError, Origin, fetch_commits
+from perfgate.github.say import Desk, Sticky
 from perfgate.records import MetricVerdict, Result, Side, Verdict
 from tests.e2e.hub import payloads
 from tests.e2e.hub.stage import NAME, Done, Stage

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from perfgate.github.sticky import text_of_newest
+from perfgate.github.comment import text_of_newest
 from perfgate.records import Notice
 from perfgate.records.files import read_result, result_to_json
 from tests.e2e.act import Ran

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from perfgate.github.init import Caller
+from perfgate.commands.init import Caller
 from tests.unit.github.workflows import ACTION, GATE, PRIVATE, ROOT, private, read
 
 BIN = Path(sys.executable).parent

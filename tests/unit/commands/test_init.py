@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from perfgate.commands.init import CONFIG, WORKFLOW, Caller, init_box, init_repository
 from perfgate.config.files import load, load_box
 from perfgate.errors import PerfgateError
-from perfgate.github import survey as survey_module
-from perfgate.github.init import CONFIG, WORKFLOW, Caller, init_box, init_repository
-from perfgate.github.survey import Survey, box_file, survey
+from perfgate.host import survey as survey_module
+from perfgate.host.survey import Survey, box_file, survey
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 CALLER = Caller.of(f"acme/perfgate@{SHA}", "self-hosted, gpu8", private=False)

@@ -21,7 +21,7 @@ from jinja2 import Environment, StrictUndefined
 from perfgate.config.files import example
 from perfgate.config.places import BOX_PATH
 from perfgate.errors import PerfgateError
-from perfgate.github.survey import Survey, box_file, survey
+from perfgate.host.survey import Survey, box_file, survey
 
 WORKFLOW = Path(".github/workflows/perfgate.yml")
 CONFIG = Path(".github/perfgate.yml")
@@ -64,7 +64,7 @@ class Caller:
         return cls(repository=match[1], ref=match[2], runs_on=labels, private=private)
 
     def workflow(self) -> str:
-        text = files("perfgate.github").joinpath("init_files/workflow.yml.j2").read_text(encoding="utf-8")
+        text = files("perfgate.commands").joinpath("init_files/workflow.yml.j2").read_text(encoding="utf-8")
         templates = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
         return templates.from_string(text).render(
             repository=self.repository, ref=self.ref, runs_on=json.dumps(self.runs_on), private=self.private

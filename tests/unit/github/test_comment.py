@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.github import say
-from perfgate.github.sticky import (
+from perfgate.github import words
+from perfgate.github.comment import (
     EARLIER,
     MARKER,
     MAX_ENTRIES,
@@ -100,7 +100,7 @@ def test_there_is_always_room_and_never_too_much() -> None:
         state = state.with_entry(entry(number, word, reason=worst, measured=runs[number - 1], contains=runs))
     for number in range(20):
         state = state.with_accepted(Accepted(head=f"{number:040x}", by="x" * 39, reason=worst, at=AT))
-    earlier = say.earlier(state.entries[1:], state.accepted, "https://example.org/owner/name/actions/runs")
+    earlier = words.earlier(state.entries[1:], state.accepted, "https://example.org/owner/name/actions/runs")
     room = room_for_text(state, earlier)
     assert room > 5_000
     assert length(assemble(state, "x" * room, earlier)) <= COMMENT_LIMIT
