@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from perfgate.errors import Exit, PerfgateError
-from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Kind, confine, hand_over
+from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Isolation, confine, hand_over
 from perfgate.host.supervisor import supervised
 
 LOG_LIMIT = 64 * 2**20
@@ -151,7 +151,7 @@ def _second_user(confinement: Confinement) -> int | None:
     No server of this run is among them, as both sides are built before the first is launched; and none of another run,
     as the box's lock is held from before the builds to the end. In a sandbox the kernel ends what is inside by itself.
     """
-    if confinement.kind is not Kind.USER or os.geteuid() != 0:
+    if confinement.kind is not Isolation.USER or os.geteuid() != 0:
         return None
     return confinement.uid or None
 
@@ -169,7 +169,7 @@ def _end_supervised(supervisor: subprocess.Popen[bytes]) -> bool:
 def _take_back(paths: Sequence[Path], confinement: Confinement) -> None:
     """What a confined user made becomes perfgate's again."""
     if confinement.uid is not None:
-        hand_over(paths, Confinement(kind=Kind.NONE, uid=os.geteuid(), gid=os.getegid()))
+        hand_over(paths, Confinement(kind=Isolation.NONE, uid=os.geteuid(), gid=os.getegid()))
 
 
 def _follow(process: subprocess.Popen[bytes], log: IO[bytes], deadline: float) -> str:

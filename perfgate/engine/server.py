@@ -32,7 +32,7 @@ from perfgate.engine.faults import (
 from perfgate.engine.logs import Failure, LogFile, LogState
 from perfgate.engine.tree import Process
 from perfgate.engine.watchdog import WHY_NOT_ENDED, Watchdog, WatchdogLost, Watched
-from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Kind, confine
+from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Isolation, confine
 from perfgate.host.supervisor import supervised
 from perfgate.records import Blame
 
@@ -335,7 +335,7 @@ def _popen(spec: LaunchSpec, token: str) -> subprocess.Popen[bytes]:
         writable=spec.writable,
         cwd=spec.cwd,
     )
-    if spec.confinement.kind is not Kind.BUBBLEWRAP:
+    if spec.confinement.kind is not Isolation.BUBBLEWRAP:
         argv = supervised(argv)
     spec.log.parent.mkdir(parents=True, exist_ok=True)
     output = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)

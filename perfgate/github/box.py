@@ -22,7 +22,7 @@ from perfgate.github.commits import Origin, fetch_commits
 from perfgate.github.job import Job, job_of
 from perfgate.github.request import Request, request_from_line
 from perfgate.host.public import public
-from perfgate.host.sandbox import Kind, choose
+from perfgate.host.sandbox import Isolation, choose
 from perfgate.records import PullRequest
 from perfgate.run.gate import Outcome, run_gate
 from perfgate.run.plan import GateRequest
@@ -69,14 +69,14 @@ def _gate(job: Job, request: Request, box: Path, about: BoxFile, token: str, pro
     return run_gate(gate_request(request, repository, box, runner), progress)
 
 
-def check_isolated(kind: Kind, runner: Sequence[Path]) -> None:
+def check_isolated(kind: Isolation, runner: Sequence[Path]) -> None:
     """Code from a fork runs only where it is confined, and cannot reach the runner's own files."""
-    if kind is Kind.NONE:
+    if kind is Isolation.NONE:
         raise PerfgateError(
             "the box cannot confine strangers' code, so pull requests from forks are refused",
             remedy="install bubblewrap, or give `run_as` a second user: docs/security.md",
         )
-    open_to_all = [folder for folder in runner if kind is Kind.USER and _open_to_all(folder)]
+    open_to_all = [folder for folder in runner if kind is Isolation.USER and _open_to_all(folder)]
     if open_to_all:
         raise PerfgateError(
             "every user can read the runner's folder, so pull requests from forks are refused",

@@ -67,7 +67,7 @@ def _unkept() -> AbstractContextManager[Mapping[str, str]]:
     return nullcontext({})
 
 
-class Canary:
+class CanaryProcess:
     """The canary's process, started at the first reading and kept until `close`. Holds no GPU memory in between.
 
     `keep` is entered before the process starts and left when it has ended: somebody outside ends all that carries these

@@ -82,7 +82,7 @@ class NcclReport:
 
 def read_nccl_logs(paths: Iterable[Path]) -> NcclReport:
     """One report of all the files of a launch. A file that cannot be read is left out."""
-    reader = _Reader()
+    reader = _LogReader()
     for path in sorted(paths):
         try:
             with path.open("rb") as file:
@@ -110,7 +110,7 @@ Handler = Callable[[_Seen, bytes, int], None]
 """Takes what is known of the sender, the message, and how many times it stands in the block."""
 
 
-class _Reader:
+class _LogReader:
     """Splits a line at NCCL's mark: the text of a message follows a mark, its sender stands before it.
 
     Usually a line holds one mark; where processes wrote into the same file it may hold several.

@@ -34,7 +34,7 @@ HOMES = tuple(map(Path, ("/root", "/home", "/tmp", "/var/tmp", "/run")))
 DEVICE_PATTERNS = ("nvidia*", "gdrdrv", "infiniband", "dri")
 
 
-class Kind(StrEnum):
+class Isolation(StrEnum):
     BUBBLEWRAP = "bubblewrap"
     USER = "user"
     NONE = "none"
@@ -44,7 +44,7 @@ class Kind(StrEnum):
 class Confinement:
     """One way to run strangers' code on this box. `uid`, `gid`: whom to become, where perfgate runs as root."""
 
-    kind: Kind
+    kind: Isolation
     uid: int | None = None
     gid: int | None = None
     hidden: tuple[Path, ...] = ()
@@ -54,14 +54,14 @@ class Confinement:
     @property
     def private_tmp(self) -> bool:
         """Whether /tmp is the command's own and vanishes with it."""
-        return self.kind is Kind.BUBBLEWRAP
+        return self.kind is Isolation.BUBBLEWRAP
 
     def __str__(self) -> str:
         whom = f" as uid {self.uid}" if self.uid is not None else ""
         return f"{self.kind}{whom}"
 
 
-UNCONFINED = Confinement(kind=Kind.NONE)
+UNCONFINED = Confinement(kind=Isolation.NONE)
 
 
 class SandboxError(PerfgateError):
@@ -83,10 +83,10 @@ def confine(
 
     All paths absolute and resolved. Start it with `OUTER_ENVIRONMENT`.
     """
-    if confinement.kind is Kind.BUBBLEWRAP:
+    if confinement.kind is Isolation.BUBBLEWRAP:
         return _bubblewrap(argv, environment, confinement, (*confinement.readable, *readable), writable, cwd)
     bare = ("/usr/bin/env", "-i", f"--chdir={cwd}", *(f"{name}={value}" for name, value in environment.items()), *argv)
-    if confinement.kind is Kind.USER:
+    if confinement.kind is Isolation.USER:
         return (*_become(confinement), *bare)
     return bare
 
@@ -179,26 +179,26 @@ def choose(isolation: str, *, run_as: str | None = None, hidden: Sequence[Path] 
     `hidden`: what strangers' code must not see besides the homes, for example the runner's and perfgate's folders.
     Raises SandboxError where the one asked for does not work.
     """
-    if isolation == Kind.NONE:
+    if isolation == Isolation.NONE:
         return UNCONFINED
     if isolation == "auto":
-        for kind in (Kind.BUBBLEWRAP, Kind.USER):
+        for kind in (Isolation.BUBBLEWRAP, Isolation.USER):
             if available(kind, run_as=run_as).status == "ok":
                 return describe(kind, run_as=run_as, hidden=hidden)
         return UNCONFINED
-    kind = Kind(isolation)
+    kind = Isolation(isolation)
     check = available(kind, run_as=run_as)
     if check.status != "ok":
         raise SandboxError(check.text, where=f"isolation: {kind}", remedy=check.remedy)
     return describe(kind, run_as=run_as, hidden=hidden)
 
 
-def describe(kind: Kind, *, run_as: str | None = None, hidden: Sequence[Path] = ()) -> Confinement:
+def describe(kind: Isolation, *, run_as: str | None = None, hidden: Sequence[Path] = ()) -> Confinement:
     """The confinement of a kind on this box, without trying it. Raises SandboxError for an unknown user."""
     uid, gid = _whom(run_as)
-    if kind is Kind.NONE:
+    if kind is Isolation.NONE:
         return UNCONFINED
-    if kind is Kind.USER:
+    if kind is Isolation.USER:
         return Confinement(kind=kind, uid=uid, gid=gid)
     hidden_folders = sorted({path.resolve() for path in (*HOMES, Path.home(), *hidden) if path.is_dir()})
     return Confinement(
@@ -320,10 +320,10 @@ echo fine
 """
 
 
-def available(kind: Kind, *, run_as: str | None = None) -> Check:
+def available(kind: Isolation, *, run_as: str | None = None) -> Check:
     """Runs a hostile little program under this confinement and says whether it was held."""
     name = f"isolation: {kind}"
-    if kind is Kind.NONE:
+    if kind is Isolation.NONE:
         return Check(
             name=name,
             status="warn",
@@ -331,13 +331,13 @@ def available(kind: Kind, *, run_as: str | None = None) -> Check:
             why="it can read the runner's files and write perfgate's results; pull requests from forks are refused",
             remedy="install bubblewrap: sudo apt-get install bubblewrap",
         )
-    tool = "bwrap" if kind is Kind.BUBBLEWRAP else "setpriv"
-    remedy = f"sudo apt-get install {'bubblewrap' if kind is Kind.BUBBLEWRAP else 'util-linux'}"
+    tool = "bwrap" if kind is Isolation.BUBBLEWRAP else "setpriv"
+    remedy = f"sudo apt-get install {'bubblewrap' if kind is Isolation.BUBBLEWRAP else 'util-linux'}"
     if shutil.which(tool, path=OUTER_ENVIRONMENT["PATH"]) is None:
         return _failed(name, f"{tool} is not installed", remedy)
-    if kind is Kind.USER and os.geteuid() != 0:
+    if kind is Isolation.USER and os.geteuid() != 0:
         return _failed(name, "only root can run PR code as another user", "use isolation: bubblewrap")
-    if kind is Kind.USER and run_as is None:
+    if kind is Isolation.USER and run_as is None:
         return _failed(name, "no second user is named", "set run_as in the box file")
     try:
         confinement = describe(kind, run_as=run_as)
@@ -353,8 +353,8 @@ def _failed(name: str, text: str, remedy: str) -> Check:
     return Check(name=name, status="fail", text=text, why="PR code must not reach the runner's files", remedy=remedy)
 
 
-def _user_namespace_remedy(kind: Kind) -> str:
-    if kind is Kind.USER:
+def _user_namespace_remedy(kind: Isolation) -> str:
+    if kind is Isolation.USER:
         return "let perfgate run as root, with run_as naming an unprivileged user"
     return "allow unprivileged user namespaces: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
 

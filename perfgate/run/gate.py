@@ -27,7 +27,7 @@ from perfgate.cpu.profile import models, settings
 from perfgate.engine.faults import LaunchError
 from perfgate.engine.watchdog import Swept, Watchdog, sweep
 from perfgate.errors import Exit, PerfgateError
-from perfgate.host.canary import CPU_RANKS, Canary, CanarySetup
+from perfgate.host.canary import CPU_RANKS, CanaryProcess, CanarySetup
 from perfgate.host.doctor import Patient, run_doctor, why_refused
 from perfgate.host.gpu import cuda_arch
 from perfgate.host.lock import BoxLock
@@ -360,7 +360,7 @@ def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltS
     plan = _settle_plan(job, run, notebook, sides)
     job.progress.show(render_plan(plan, minutes_left(notebook.run())))
     keep = partial(watchdog.keeping, "canary")
-    with _watch(job) as watch, Canary(_canary(job, sides), watch.read_gpus(), keep) as canary:
+    with _watch(job) as watch, CanaryProcess(_canary(job, sides), watch.read_gpus(), keep) as canary:
         bench = SglangBench(
             notebook=notebook,
             run=run,

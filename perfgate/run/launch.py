@@ -26,7 +26,7 @@ from perfgate.engine.prompts import prompts_for
 from perfgate.engine.server import Server
 from perfgate.engine.watchdog import Watchdog
 from perfgate.errors import PerfgateError
-from perfgate.host.canary import Canary
+from perfgate.host.canary import CanaryProcess
 from perfgate.host.sandbox import Confinement, hand_over
 from perfgate.host.watch import BoxWatch
 from perfgate.probe.inside import copy_probe, probe_environment
@@ -92,7 +92,7 @@ class SglangBench:
     confinement: Confinement
     watchdog: Watchdog
     watch: BoxWatch
-    canary: Canary
+    canary: CanaryProcess
     progress: Progress
     warmth: Warmth
 

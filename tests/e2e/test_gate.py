@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from perfgate.engine import tree
-from perfgate.host.sandbox import Kind, available
+from perfgate.host.sandbox import Isolation, available
 from perfgate.store.removal import remove_tree
 from tests.e2e.act import finish
 from tests.e2e.conftest import Perfgate, Theatre, call, opened
@@ -168,21 +168,21 @@ print("ENVIRON", dict(os.environ), flush=True)
 """
 
 
-def works(kind: Kind) -> bool:
+def works(kind: Isolation) -> bool:
     """Whether this machine can confine in this way, and a second user could run a Python here."""
-    reachable = kind is Kind.BUBBLEWRAP or Path(f"/usr/bin/python{PYTHON}").exists()
+    reachable = kind is Isolation.BUBBLEWRAP or Path(f"/usr/bin/python{PYTHON}").exists()
     return reachable and available(kind, run_as=SECOND_USER.get(kind)).status == "ok"
 
 
-SECOND_USER = {Kind.USER: "nobody"}
+SECOND_USER = {Isolation.USER: "nobody"}
 
 
-@pytest.mark.parametrize("kind", [Kind.BUBBLEWRAP, Kind.USER])
-def test_a_hostile_fork_reaches_nothing(play: Theatre, box: Box, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [Isolation.BUBBLEWRAP, Isolation.USER])
+def test_a_hostile_fork_reaches_nothing(play: Theatre, box: Box, kind: Isolation) -> None:
     """Its head is slow, too, so that the run is a whole one; every attempt is told by the server's own log."""
     if not works(kind):
         pytest.skip(f"no isolation by {kind} here")
-    if kind is Kind.USER:
+    if kind is Isolation.USER:
         file, box = box.file(), Box.made(box.folder.parent / "second")
         use(play, file, box.file(isolation="user", run_as="nobody", tools={"python": "/usr/bin"}))
     before = set(box.logs())

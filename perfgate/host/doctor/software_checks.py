@@ -96,9 +96,9 @@ def lock_check(box: BoxFile, *, ours: bool) -> Iterator[Check]:
 def isolation_check(box: BoxFile) -> Check:
     """What `isolation` in the box file asks for, tried."""
     if box.isolation != "auto":
-        return sandbox.available(sandbox.Kind(box.isolation), run_as=box.run_as)
+        return sandbox.available(sandbox.Isolation(box.isolation), run_as=box.run_as)
     tried = []
-    for kind in (sandbox.Kind.BUBBLEWRAP, sandbox.Kind.USER):
+    for kind in (sandbox.Isolation.BUBBLEWRAP, sandbox.Isolation.USER):
         check = sandbox.available(kind, run_as=box.run_as)
         if check.status == "ok":
             return check

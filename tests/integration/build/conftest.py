@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.host.sandbox import UNCONFINED, Confinement, Kind, available, describe
+from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, available, describe
 from perfgate.store.folders import Store
 from perfgate.store.removal import remove_tree
 from tests.integration.build.lab import Lab, make_wheel
@@ -28,10 +28,10 @@ def store(lab: Lab) -> Iterator[Store]:
         yield made
 
 
-@pytest.fixture(params=[Kind.NONE, Kind.BUBBLEWRAP])
+@pytest.fixture(params=[Isolation.NONE, Isolation.BUBBLEWRAP])
 def confinement(request: pytest.FixtureRequest) -> Confinement:
-    kind: Kind = request.param
-    if kind is Kind.NONE:
+    kind: Isolation = request.param
+    if kind is Isolation.NONE:
         return UNCONFINED
     return bubblewrap()
 
@@ -42,7 +42,7 @@ def confined() -> Confinement:
 
 
 def bubblewrap() -> Confinement:
-    check = available(Kind.BUBBLEWRAP)
+    check = available(Isolation.BUBBLEWRAP)
     if check.status != "ok":
         pytest.skip(check.text)
-    return describe(Kind.BUBBLEWRAP)
+    return describe(Isolation.BUBBLEWRAP)

@@ -14,7 +14,7 @@ from perfgate.config.model import Workload
 from perfgate.engine.command import EnvironmentParts, child_environment, server_command
 from perfgate.engine.launch import LaunchPlan
 from perfgate.engine.server import LaunchSpec, Server, free_port
-from perfgate.host.sandbox import UNCONFINED, Confinement, Kind, choose, describe, hand_over, interpreter_folders
+from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, choose, describe, hand_over, interpreter_folders
 from perfgate.records import Side
 from tests.standin import Behaviour, make_repository
 
@@ -94,9 +94,9 @@ def confined(isolation: str, place: Path) -> tuple[Confinement, Path]:
         if os.geteuid() != 0 or not SYSTEM_PYTHON.exists():
             pytest.skip("needs root, and an interpreter that everybody may read")
         open_to_all(place)
-        return describe(Kind.USER, run_as="daemon"), SYSTEM_PYTHON
+        return describe(Isolation.USER, run_as="daemon"), SYSTEM_PYTHON
     if isolation == "bubblewrap, not root":
-        return replace(describe(Kind.BUBBLEWRAP, hidden=[place]), uid=None, gid=None), PYTHON
+        return replace(describe(Isolation.BUBBLEWRAP, hidden=[place]), uid=None, gid=None), PYTHON
     return choose(isolation, hidden=[place]), PYTHON
 
 

@@ -18,7 +18,7 @@ from perfgate.host.sandbox import (
     OUTER_ENVIRONMENT,
     UNCONFINED,
     Confinement,
-    Kind,
+    Isolation,
     SandboxError,
     available,
     check_readable,
@@ -69,8 +69,8 @@ def shell(request: pytest.FixtureRequest, place: Place) -> Shell:
     """Runs a shell script confined; what it printed."""
     if request.param != "bubblewrap" and not ROOT:
         pytest.skip("only root can become somebody else")
-    kind = Kind(request.param.partition(",")[0])
-    confinement = describe(kind, run_as="daemon" if kind is Kind.USER else None, hidden=[place.run.parent])
+    kind = Isolation(request.param.partition(",")[0])
+    confinement = describe(kind, run_as="daemon" if kind is Isolation.USER else None, hidden=[place.run.parent])
     become: tuple[str, ...] = ()
     if request.param == "bubblewrap, not root":  # as on a runner: no power to begin with
         confinement = replace(confinement, uid=None, gid=None)
@@ -153,7 +153,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_handed_over(place: Place) -> Non
     place.home.rmdir()
     place.home.symlink_to(place.other)
     before = place.other.stat()
-    for confinement in (UNCONFINED, Confinement(kind=Kind.USER, uid=UNPRIVILEGED, gid=UNPRIVILEGED)):
+    for confinement in (UNCONFINED, Confinement(kind=Isolation.USER, uid=UNPRIVILEGED, gid=UNPRIVILEGED)):
         with pytest.raises(SandboxError, match="a link lies where"):
             hand_over([place.home], confinement)
     assert place.other.stat().st_uid == before.st_uid
@@ -166,7 +166,7 @@ def test_a_name_too_long_for_the_kernel_keeps_nothing_else_from_being_handed_ove
     (place.home / "z").touch()
     nest(place.home, TOO_LONG)
     try:
-        hand_over([place.home], Confinement(kind=Kind.USER, uid=UNPRIVILEGED, gid=UNPRIVILEGED))
+        hand_over([place.home], Confinement(kind=Isolation.USER, uid=UNPRIVILEGED, gid=UNPRIVILEGED))
         assert {path.stat().st_uid for path in (place.home, *place.home.iterdir())} == {UNPRIVILEGED}
     finally:
         remove_tree(place.home)
@@ -242,17 +242,17 @@ def test_a_library_in_the_environment_is_not_loaded_before_confinement(place: Pl
 
 
 def test_the_doctor_really_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert available(Kind.BUBBLEWRAP).status == "ok"
-    assert available(Kind.NONE).status == "warn"
+    assert available(Isolation.BUBBLEWRAP).status == "ok"
+    assert available(Isolation.NONE).status == "warn"
     monkeypatch.setattr("perfgate.host.sandbox._bubblewrap", lambda argv, *_: tuple(argv))
-    check = available(Kind.BUBBLEWRAP)
+    check = available(Isolation.BUBBLEWRAP)
     assert check.status == "fail"
     assert check.remedy
 
 
 def test_a_missing_tool_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OUTER_ENVIRONMENT, "PATH", "/nowhere")
-    check = available(Kind.BUBBLEWRAP)
+    check = available(Isolation.BUBBLEWRAP)
     assert (check.status, check.text) == ("fail", "bwrap is not installed")
     assert "apt-get install bubblewrap" in check.remedy
     with pytest.raises(SandboxError, match="bwrap is not installed"):
@@ -261,11 +261,11 @@ def test_a_missing_tool_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_auto_takes_the_strictest_that_works() -> None:
-    assert choose("auto").kind is Kind.BUBBLEWRAP
+    assert choose("auto").kind is Isolation.BUBBLEWRAP
 
 
 def test_a_model_that_only_its_owner_may_read_is_named(place: Place) -> None:
-    confinement = Confinement(kind=Kind.BUBBLEWRAP, uid=UNPRIVILEGED, gid=UNPRIVILEGED)
+    confinement = Confinement(kind=Isolation.BUBBLEWRAP, uid=UNPRIVILEGED, gid=UNPRIVILEGED)
     check_readable([place.tree], confinement)
     weights = place.tree / "model.safetensors"
     weights.touch(mode=0o600)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from perfgate.engine.watchdog import Watchdog
-from perfgate.host.canary import Canary, CanarySetup
+from perfgate.host.canary import CanaryProcess, CanarySetup
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     fcntl.flock(held, fcntl.LOCK_EX)
     watchdog = Watchdog.start(held, Path(records), ["/bin/sh", "-c", gpus_free])
     setup = CanarySetup(python=Path(python), device="cpu", ranks=2)
-    Canary(setup, keep=partial(watchdog.keeping, "canary")).measure()
+    CanaryProcess(setup, keep=partial(watchdog.keeping, "canary")).measure()
 
 
 if __name__ == "__main__":

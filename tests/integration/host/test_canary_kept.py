@@ -16,7 +16,7 @@ import pytest
 from perfgate.engine import tree
 from perfgate.engine.tree import Process
 from perfgate.engine.watchdog import NotEnded, Watchdog
-from perfgate.host.canary import Canary, CanarySetup
+from perfgate.host.canary import CanaryProcess, CanarySetup
 from perfgate.host.lock import current_holder
 
 LIMIT_S = 30.0
@@ -87,7 +87,7 @@ def test_a_reading_that_takes_too_long_is_ended_with_all_its_ranks(
     tmp_path: Path, python: Path, watchdog: Watchdog
 ) -> None:
     setup = CanarySetup(python=python, device="cpu", ranks=2, limit_s=2.0)
-    with Canary(setup, keep=partial(watchdog.keeping, "canary")) as canary:
+    with CanaryProcess(setup, keep=partial(watchdog.keeping, "canary")) as canary:
         assert "not within 2 s" in canary.measure().notes[0]
         ranks = sung(tmp_path)
         assert [rank for rank in ranks if rank.alive] == []
@@ -99,7 +99,7 @@ def test_a_rank_that_cannot_be_ended_ends_the_run(
 ) -> None:
     monkeypatch.setattr(tree, "tell", lambda process, number: None)
     setup = CanarySetup(python=python, device="cpu", ranks=2, limit_s=2.0)
-    canary = Canary(setup, keep=partial(watchdog.keeping, "canary", stop_s=0.5))
+    canary = CanaryProcess(setup, keep=partial(watchdog.keeping, "canary", stop_s=0.5))
     with pytest.raises(NotEnded, match="processes of the canary cannot be ended"):
         canary.measure()
     left = [rank for rank in sung(tmp_path) if rank.alive]

@@ -17,7 +17,7 @@ from perfgate.build import steps
 from perfgate.build.environment import failure_of
 from perfgate.build.steps import NotEnded, Runner, Step, StepFailed, _second_user
 from perfgate.host import supervisor
-from perfgate.host.sandbox import UNCONFINED, Confinement, Kind, SandboxError, available
+from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, SandboxError, available
 from perfgate.records import Blame
 
 SECOND_USER = 65_017  # a uid nobody has: no process of another test is its
@@ -39,14 +39,14 @@ def _runner(tmp_path: Path, seconds: float = 60.0, confinement: Confinement = UN
     return Runner(log=log, deadline=time.monotonic() + seconds, confinement=confinement)
 
 
-@pytest.fixture(params=list(Kind))
+@pytest.fixture(params=list(Isolation))
 def confinement(request: pytest.FixtureRequest, tmp_path: Path) -> Confinement:
-    kind: Kind = request.param
-    if kind is Kind.USER and os.geteuid() != 0:
+    kind: Isolation = request.param
+    if kind is Isolation.USER and os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
-    if kind is Kind.BUBBLEWRAP and available(kind).status != "ok":
+    if kind is Isolation.BUBBLEWRAP and available(kind).status != "ok":
         pytest.skip("bubblewrap does not work here")
-    uid, gid = (os.geteuid(), os.getegid()) if kind is Kind.USER else (None, None)
+    uid, gid = (os.geteuid(), os.getegid()) if kind is Isolation.USER else (None, None)
     return Confinement(kind=kind, uid=uid, gid=gid)
 
 
@@ -150,7 +150,7 @@ def _is_second_users(process: psutil.Process) -> bool:
 
 def test_a_step_as_a_second_user_may_be_ended_so(tmp_path: Path) -> None:
     step = _step("true", tmp_path, theirs=True)
-    theirs = Confinement(kind=Kind.USER, uid=SECOND_USER, gid=SECOND_USER)
+    theirs = Confinement(kind=Isolation.USER, uid=SECOND_USER, gid=SECOND_USER)
     allowed = f"--all-of={SECOND_USER}" in _runner(tmp_path, confinement=theirs)._command(step)
     assert allowed is (os.geteuid() == 0)
     assert not [part for part in _runner(tmp_path)._command(step) if part.startswith("--all-of")]
@@ -158,16 +158,16 @@ def test_a_step_as_a_second_user_may_be_ended_so(tmp_path: Path) -> None:
 
 def test_only_a_second_users_processes_are_ended_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert _second_user(Confinement(kind=Kind.USER, uid=7, gid=7)) == 7
+    assert _second_user(Confinement(kind=Isolation.USER, uid=7, gid=7)) == 7
     for confinement in (
-        Confinement(kind=Kind.USER, uid=0, gid=0),
-        Confinement(kind=Kind.USER),
-        Confinement(kind=Kind.BUBBLEWRAP, uid=7, gid=7),
+        Confinement(kind=Isolation.USER, uid=0, gid=0),
+        Confinement(kind=Isolation.USER),
+        Confinement(kind=Isolation.BUBBLEWRAP, uid=7, gid=7),
         UNCONFINED,
     ):
         assert _second_user(confinement) is None
     monkeypatch.setattr(os, "geteuid", lambda: 7)
-    assert _second_user(Confinement(kind=Kind.USER, uid=7, gid=7)) is None
+    assert _second_user(Confinement(kind=Isolation.USER, uid=7, gid=7)) is None
 
 
 def test_the_blow_is_not_struck_by_root_or_with_its_powers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

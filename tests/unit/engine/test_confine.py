@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.host.sandbox import UNCONFINED, Confinement, Kind, SandboxError, choose, confine, interpreter_folders
+from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, SandboxError, choose, confine, interpreter_folders
 
-BUBBLEWRAP = Confinement(kind=Kind.BUBBLEWRAP, hidden=(Path("/tmp"), Path("/home")))
+BUBBLEWRAP = Confinement(kind=Isolation.BUBBLEWRAP, hidden=(Path("/tmp"), Path("/home")))
 ROOT = replace(BUBBLEWRAP, uid=65534, gid=65534)
 
 
@@ -21,7 +21,7 @@ def command(confinement: Confinement, **more: object) -> tuple[str, ...]:
     return confine(["python", "x.py"], {"A": "b", "LD_PRELOAD": "/tree/evil.so"}, confinement=confinement, **arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("confinement", [BUBBLEWRAP, ROOT, UNCONFINED, Confinement(kind=Kind.USER, uid=7, gid=7)])
+@pytest.mark.parametrize("confinement", [BUBBLEWRAP, ROOT, UNCONFINED, Confinement(kind=Isolation.USER, uid=7, gid=7)])
 def test_the_command_comes_last_and_unchanged(confinement: Confinement) -> None:
     assert command(confinement)[-2:] == ("python", "x.py")
 
@@ -44,7 +44,7 @@ def test_root_becomes_somebody_else_inside() -> None:
 
 def test_another_user_is_become_before_the_environment_is_set() -> None:
     """A library named in the environment must not be loaded with root's powers."""
-    argv = command(Confinement(kind=Kind.USER, uid=7, gid=8))
+    argv = command(Confinement(kind=Isolation.USER, uid=7, gid=8))
     assert argv[0] == "setpriv"
     assert argv.index("/usr/bin/env") > argv.index("--reuid=7")
     assert argv.index("LD_PRELOAD=/tree/evil.so") > argv.index("/usr/bin/env")

@@ -11,7 +11,7 @@ from perfgate.errors import Exit, PerfgateError
 from perfgate.github import box as module
 from perfgate.github.box import check_isolated, gate_request, gate_request_step, runner_folders
 from perfgate.github.request import Request, request_from_line
-from perfgate.host.sandbox import Kind
+from perfgate.host.sandbox import Isolation
 from perfgate.records import PullRequest
 from perfgate.run.gate import Outcome
 from perfgate.run.progress import Progress
@@ -84,17 +84,17 @@ def test_what_the_gate_is_asked(tmp_path: Path) -> None:
 
 def test_forks_need_isolation() -> None:
     with pytest.raises(PerfgateError, match="forks are refused"):
-        check_isolated(Kind.NONE, ())
-    check_isolated(Kind.BUBBLEWRAP, (Path("/usr"),))
+        check_isolated(Isolation.NONE, ())
+    check_isolated(Isolation.BUBBLEWRAP, (Path("/usr"),))
 
 
 def test_a_second_user_must_not_reach_the_runners_files(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     (closed / "work").mkdir(parents=True)
     closed.chmod(0o700)
-    check_isolated(Kind.USER, (closed, closed / "work", tmp_path / "closed"))
+    check_isolated(Isolation.USER, (closed, closed / "work", tmp_path / "closed"))
     with pytest.raises(PerfgateError, match="every user can read"):
-        check_isolated(Kind.USER, (closed, Path("/usr")))
+        check_isolated(Isolation.USER, (closed, Path("/usr")))
 
 
 def test_the_runners_folders() -> None:

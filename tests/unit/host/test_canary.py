@@ -12,14 +12,14 @@ import psutil
 import pytest
 
 from perfgate.host import canary_script
-from perfgate.host.canary import Canary, CanarySetup, clocks_under_load
+from perfgate.host.canary import CanaryProcess, CanarySetup, clocks_under_load
 from perfgate.host.gpu import GpuReading
 
 SETUP = CanarySetup(python=Path(sys.executable), device="cpu", ranks=2, repeats=2)
 
 
 def test_without_torch_the_computing_kernel_runs_on_the_standard_library() -> None:
-    with Canary(SETUP) as canary:
+    with CanaryProcess(SETUP) as canary:
         first, second = canary.measure(), canary.measure()
     assert first.readings.keys() == {"compute_ms"}
     assert len(first.readings["compute_ms"]) == 2
@@ -28,7 +28,7 @@ def test_without_torch_the_computing_kernel_runs_on_the_standard_library() -> No
 
 
 def test_one_process_serves_all_readings_and_is_gone_afterwards() -> None:
-    canary = Canary(SETUP)
+    canary = CanaryProcess(SETUP)
     canary.measure()
     (pid,) = canary.pids
     canary.measure()
@@ -58,7 +58,7 @@ def program(tmp_path: Path, text: str, limit_s: float = 30.0) -> CanarySetup:
     ],
 )
 def test_a_canary_that_cannot_sing_is_a_note(tmp_path: Path, text: str, limit_s: float, why: str) -> None:
-    with Canary(program(tmp_path, text, limit_s)) as canary:
+    with CanaryProcess(program(tmp_path, text, limit_s)) as canary:
         reading = canary.measure()
         assert reading.readings == {}
         assert re.search(why, reading.notes[0])
@@ -66,7 +66,7 @@ def test_a_canary_that_cannot_sing_is_a_note(tmp_path: Path, text: str, limit_s:
 
 
 def test_a_missing_interpreter_is_a_note() -> None:
-    with Canary(replace(SETUP, python=Path("/nowhere/python"))) as canary:
+    with CanaryProcess(replace(SETUP, python=Path("/nowhere/python"))) as canary:
         assert "gave no answer" in canary.measure().notes[0]
 
 
@@ -81,7 +81,7 @@ print('{"readings": {}, "notes": ["' + " ".join(f"{n}={os.environ[n]}" for n in 
 input()
 """
     setup = replace(program(tmp_path, text), environment={"NCCL_P2P_LEVEL": "SYS"})
-    with Canary(setup) as canary:
+    with CanaryProcess(setup) as canary:
         assert canary.measure().notes == ("NCCL_P2P_LEVEL=SYS",)
 
 

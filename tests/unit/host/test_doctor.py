@@ -31,7 +31,7 @@ from perfgate.host.doctor.software_checks import (
 from perfgate.host.doctor.system_checks import disk_checks, system_checks
 from perfgate.host.doctor.table import show, summary
 from perfgate.host.lock import BoxLock
-from perfgate.host.sandbox import Kind
+from perfgate.host.sandbox import Isolation
 from perfgate.host.system import SystemFacts
 from perfgate.records import Check, Doctor
 from perfgate.records.files import fact_from_line, fact_to_line
@@ -445,7 +445,7 @@ def test_a_revision_beside_a_folder_is_told(tmp_path: Path) -> None:
 def test_the_isolation_that_the_box_file_means_is_told(
     run_as: str | None, meant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(kind: Kind, *, run_as: str | None) -> Check:
+    def refused(kind: Isolation, *, run_as: str | None) -> Check:
         return Check(name=f"isolation: {kind}", status="fail", text="no")
 
     monkeypatch.setattr(sandbox, "available", refused)
