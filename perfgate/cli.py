@@ -239,6 +239,25 @@ def config(
 
 
 @app.command()
+def trace(
+    logs: Annotated[list[Path], typer.Argument(help="Logs of servers, or result files of bench_serving.")],
+    repo: RepoOption = Path(),
+    zone: Annotated[
+        str | None, typer.Option(help="Of the logs' clock, where they do not say: Europe/Berlin or +01:00.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Which commit a checkout was at when logs were written, and how sure that is. Reads, and changes nothing."""
+    from perfgate.commands import trace as tracing
+
+    found = tracing.trace(repo, logs, zone)
+    if as_json:
+        typer.echo(tracing.as_json(found))
+    else:
+        tracing.show(found, lambda line: typer.echo(visible(line, keep_spaces=True)))
+
+
+@app.command()
 def probe(
     check_tree: Annotated[Path, typer.Option(help="A checkout of SGLang, an installed package, or a wheel.")],
 ) -> None:
