@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from perfgate.store.removal import remove_tree
+from tests import needs
 
 settings.register_profile("perfgate", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("random", settings.get_profile("perfgate"), derandomize=False)
@@ -20,12 +21,44 @@ pytest.register_assert_rewrite("tests.integration.gate.harness")
 UNPRIVILEGED = 65_000  # a uid nobody has
 
 
+SHARED = {"lanes": "gate", "real_perfgate": "act", "canned_perfgate": "act", "boxes": "boxes", "story": "calibration"}
+"""Fixture that costs much → the group of its tests, which one worker runs, so that it is made once."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for name in getattr(item, "fixturenames", ()):
+            if name in SHARED:
+                item.add_marker(pytest.mark.xdist_group(SHARED[name]))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        needs.require(mark.args[0])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    reasons = [why[2].removeprefix("Skipped: ") for why in skipped if isinstance(why, tuple)]
+    for line in needs.counted(reasons):
+        terminalreporter.write_line(line, yellow=True)
+
+
 @pytest.fixture
 def swept_path(tmp_path: Path) -> Iterator[Path]:
     """For folders nested so deep that pytest stumbles over them, in this run or a later one."""
     yield tmp_path
     for path in tmp_path.iterdir():
         remove_tree(path)
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A folder that every user may enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @pytest.fixture

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from perfgate.cpu.changes import EDITS, Change
 from perfgate.cpu.demo import DemoRepository, make_release_repository, make_repository
 from perfgate.cpu.environment import RELEASE, CpuEnvironment, prepare, release_tree
 from perfgate.cpu.profile import settings
+from perfgate.host.sandbox import Isolation, available, choose
 from perfgate.run.gate import Outcome, run_gate
 from perfgate.run.plan import GateRequest, find_box
 from perfgate.run.progress import Progress
@@ -24,6 +26,8 @@ prompts, and judges after each pair. A laptop is noisier than a GPU box, so a lo
 (3 % there), and a pair counts for less.
 """
 
+NOT_ISOLATED = "note: both commits are perfgate's own and run without isolation, which does not work here: {why}"
+
 
 def run(change: Change, out: Path | None, progress: Progress, since: str | None = None) -> Outcome:
     """The demo, on a planted change or on all that has changed `since` a release.
@@ -34,17 +38,14 @@ def run(change: Change, out: Path | None, progress: Progress, since: str | None 
     request = GateRequest(repo=Path(), head="", profile="cpu", out=out or _free_folder(name))
     base, head = ("the release as it is", EDITS[change].subject) if since is None else (since, RELEASE)
     progress.tell(STORY.format(base=base, head=head, budget=f"{100 * settings().metrics['tok_s'].budget:.0f} %"))
-    state = Path(find_box(request).state_dir)
+    box = find_box(request)
+    if choose(box.isolation, run_as=box.run_as).kind is Isolation.NONE:  # at once, not after minutes of building
+        progress.say(NOT_ISOLATED.format(why=available(Isolation.BUBBLEWRAP).text))
+        request = replace(request, isolation="none")
+    state = Path(box.state_dir)
     repository = _repository(state, prepare(state, progress.say), change, since, progress)
     return run_gate(
-        GateRequest(
-            repo=repository.path,
-            base=repository.base_sha,
-            head=repository.head_sha,
-            profile="cpu",
-            out=request.out,
-        ),
-        progress,
+        replace(request, repo=repository.path, base=repository.base_sha, head=repository.head_sha), progress
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from perfgate import __version__
 from perfgate import records as r
@@ -45,6 +46,7 @@ class GateRequest:
     wait_s: float = 0.0  # for the box, when another gate has it
     pr: r.PullRequest | None = None
     hidden: tuple[Path, ...] = ()  # folders that PR code must not see, besides perfgate's own
+    isolation: Literal["none"] | None = None  # in place of what the box's file says, where all code is trusted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +125,12 @@ def _no_configuration(request: GateRequest, tip: str) -> PerfgateError:
 
 def find_box(request: GateRequest) -> BoxFile:
     """The box's file; without one a laptop keeps its state below the user's cache."""
-    if request.box is not None:
-        return config_file.load_box(request.box)
-    if BOX_PATH.exists():
-        return config_file.load_box(BOX_PATH)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return BoxFile(name="laptop" if request.profile == "cpu" else "box", state_dir=str(cache / "perfgate"))
+    if request.box is not None or BOX_PATH.exists():
+        box = config_file.load_box(request.box or BOX_PATH)
+    else:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        box = BoxFile(name="laptop" if request.profile == "cpu" else "box", state_dir=str(cache / "perfgate"))
+    return box if request.isolation is None else box.model_copy(update={"isolation": request.isolation})
 
 
 def _narrowed(resolved: Resolved, request: GateRequest) -> Resolved:

@@ -14,6 +14,7 @@ from tests.e2e.hub import payloads
 from tests.e2e.hub.repositories import Upstream, git
 from tests.e2e.hub.stage import NAME, STORY, Stage, raised
 from tests.e2e.hub.world import PullRequest, User
+from tests.needs import require
 
 
 @dataclass
@@ -80,6 +81,7 @@ class Perfgate:
 
 
 def perfgate_at(folder: Path, changes: dict[str, str]) -> Perfgate:
+    require("act")
     bare, sha = perfgate_repository(folder, changes)
     return Perfgate(bare, sha, installed(folder, bare))
 

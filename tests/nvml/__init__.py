@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from tests.needs import require
 
 SOURCE = Path(__file__).with_name("nvml_standin.c")
 LIBRARY = "libnvidia-ml.so.1"
@@ -122,11 +123,10 @@ HEALTHY = Scene()
 
 def build(folder: Path) -> Path:
     """The library in `folder`. Needs a C compiler."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    assert compiler is not None, "the NVML stand-in needs a C compiler"
+    require("gcc")
     library = folder / LIBRARY
     flags = ["-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-pthread", f"-Wl,-soname,{LIBRARY}"]
-    subprocess.run([compiler, *flags, "-o", library, SOURCE], check=True)
+    subprocess.run(["gcc", *flags, "-o", library, SOURCE], check=True)
     return library
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, available, describe
+from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, describe
 from perfgate.store.folders import Store
 from perfgate.store.removal import remove_tree
 from tests.integration.build.lab import Lab, make_wheel
+from tests.needs import require
 
 
 @pytest.fixture
@@ -42,7 +43,5 @@ def confined() -> Confinement:
 
 
 def bubblewrap() -> Confinement:
-    check = available(Isolation.BUBBLEWRAP)
-    if check.status != "ok":
-        pytest.skip(check.text)
+    require("bubblewrap")
     return describe(Isolation.BUBBLEWRAP)

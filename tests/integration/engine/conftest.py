@@ -16,6 +16,7 @@ from perfgate.engine.launch import LaunchPlan
 from perfgate.engine.server import LaunchSpec, Server, free_port
 from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, choose, describe, hand_over, interpreter_folders
 from perfgate.records import Side
+from tests.needs import require
 from tests.standin import Behaviour, make_repository
 
 PYTHON = Path(sys.executable)
@@ -93,8 +94,11 @@ def confined(isolation: str, place: Path) -> tuple[Confinement, Path]:
     if isolation == "user":
         if os.geteuid() != 0 or not SYSTEM_PYTHON.exists():
             pytest.skip("needs root, and an interpreter that everybody may read")
+        require("setpriv")
         open_to_all(place)
         return describe(Isolation.USER, run_as="daemon"), SYSTEM_PYTHON
+    if isolation.startswith("bubblewrap"):
+        require("bubblewrap")
     if isolation == "bubblewrap, not root":
         return replace(describe(Isolation.BUBBLEWRAP, hidden=[place]), uid=None, gid=None), PYTHON
     return choose(isolation, hidden=[place]), PYTHON

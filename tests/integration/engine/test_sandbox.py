@@ -29,6 +29,7 @@ from perfgate.host.sandbox import (
 )
 from perfgate.store.removal import remove_tree
 from tests.integration.engine.conftest import open_to_all
+from tests.needs import require
 from tests.nesting import TOO_LONG, nest
 
 ROOT = os.geteuid() == 0
@@ -70,7 +71,13 @@ def shell(request: pytest.FixtureRequest, place: Place) -> Shell:
     if request.param != "bubblewrap" and not ROOT:
         pytest.skip("only root can become somebody else")
     kind = Isolation(request.param.partition(",")[0])
-    confinement = describe(kind, run_as="daemon" if kind is Isolation.USER else None, hidden=[place.run.parent])
+    require("setpriv")
+    if kind is Isolation.BUBBLEWRAP:
+        require("bubblewrap")
+    if kind is Isolation.USER:  # nobody else's: the script kills whatever it may
+        confinement = Confinement(kind=kind, uid=UNPRIVILEGED + 1, gid=UNPRIVILEGED + 1)
+    else:
+        confinement = describe(kind, hidden=[place.run.parent])
     become: tuple[str, ...] = ()
     if request.param == "bubblewrap, not root":  # as on a runner: no power to begin with
         confinement = replace(confinement, uid=None, gid=None)
@@ -173,6 +180,7 @@ def test_a_name_too_long_for_the_kernel_keeps_nothing_else_from_being_handed_ove
 
 
 def bubblewrapped(place: Place, script: str, **more: object) -> tuple[str, ...]:
+    require("bubblewrap")
     confinement = choose("bubblewrap", hidden=[place.run.parent])
     hand_over([place.home], confinement)
     return confine(
@@ -222,6 +230,8 @@ def test_private_tmp_is_gone_afterwards(place: Place) -> None:
     assert not Path("/tmp", mark).exists()
 
 
+@pytest.mark.needs("gcc")
+@pytest.mark.needs("bubblewrap")
 def test_a_library_in_the_environment_is_not_loaded_before_confinement(place: Place) -> None:
     """LD_PRELOAD of a hostile commit must not reach the confining program."""
     library = place.tree / "evil.so"
@@ -241,6 +251,7 @@ def test_a_library_in_the_environment_is_not_loaded_before_confinement(place: Pl
     assert not mark.exists()
 
 
+@pytest.mark.needs("bubblewrap")
 def test_the_doctor_really_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     assert available(Isolation.BUBBLEWRAP).status == "ok"
     assert available(Isolation.NONE).status == "warn"
@@ -260,6 +271,7 @@ def test_a_missing_tool_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch)
     assert choose("auto") == UNCONFINED
 
 
+@pytest.mark.needs("bubblewrap")
 def test_auto_takes_the_strictest_that_works() -> None:
     assert choose("auto").kind is Isolation.BUBBLEWRAP
 

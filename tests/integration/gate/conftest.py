@@ -22,10 +22,12 @@ from perfgate.store.removal import remove_tree
 from .harness import Case, World
 
 LANES = 2
+AHEAD = 6  # cases: a long one leaves the other lane enough to do
 
 
 class Lanes:
-    """Cases in the order of their tests, each begun as soon as a lane is free."""
+    """Cases in the order of their tests, each begun as soon as a lane is free, but only a few before they are asked
+    for: another process may have the tests that follow."""
 
     def __init__(self, root: Path, cases: list[Case]) -> None:
         self._root = root
@@ -33,10 +35,15 @@ class Lanes:
         for number in range(LANES):
             self._states.put(root / f"state{number}")
         self._pool = ThreadPoolExecutor(LANES)
-        self.futures: dict[int, Future[Any]] = {}
-        for number, case in enumerate(cases):
-            if id(case) not in self.futures:
-                self.futures[id(case)] = self._pool.submit(self._carry_out, case, root / f"world{number}")
+        self._cases = list({id(case): case for case in cases}.values())
+        self._begun: dict[int, Future[Any]] = {}
+
+    def outcome(self, case: Case) -> Any:
+        number = next(number for number, known in enumerate(self._cases) if known is case)
+        for ahead, later in list(enumerate(self._cases))[number : number + AHEAD]:
+            if ahead not in self._begun:
+                self._begun[ahead] = self._pool.submit(self._carry_out, later, self._root / f"world{ahead}")
+        return self._begun[number].result()
 
     def _carry_out(self, case: Case, root: Path) -> Any:
         state = self._states.get()
@@ -74,4 +81,4 @@ def _has_case(item: pytest.Item) -> bool:
 @pytest.fixture
 def done(request: pytest.FixtureRequest, lanes: Lanes) -> Any:
     """What came of the test's case."""
-    return lanes.futures[id(request.param)].result()
+    return lanes.outcome(request.param)

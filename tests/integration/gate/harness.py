@@ -30,6 +30,7 @@ from perfgate.engine import tree
 from perfgate.host.lock import current_holder
 from perfgate.records import Fact, LaunchBegin, LaunchEnd, Pair
 from perfgate.records.files import read_facts
+from tests.needs import lacking
 from tests.standin import Behaviour, StandinRepository, commit_change, make_repository
 
 PERFGATE = Path(sys.executable).with_name("perfgate")
@@ -232,6 +233,7 @@ class World:
             "name": "test-box",
             "state_dir": str(self.state),
             "gpus": "none",
+            "isolation": "auto" if lacking("bubblewrap") is None else "none",
             "models": {"m": str(self.root / "model")},
             "tools": {"python": str(PYTHON_FOLDER)},
         }

@@ -17,8 +17,9 @@ from perfgate.build import steps
 from perfgate.build.environment import failure_of
 from perfgate.build.steps import NotEnded, Runner, Step, StepFailed, _second_user
 from perfgate.host import supervisor
-from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, SandboxError, available
+from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, SandboxError
 from perfgate.records import Blame
+from tests.needs import require
 
 SECOND_USER = 65_017  # a uid nobody has: no process of another test is its
 
@@ -44,8 +45,8 @@ def confinement(request: pytest.FixtureRequest, tmp_path: Path) -> Confinement:
     kind: Isolation = request.param
     if kind is Isolation.USER and os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
-    if kind is Isolation.BUBBLEWRAP and available(kind).status != "ok":
-        pytest.skip("bubblewrap does not work here")
+    if kind is Isolation.BUBBLEWRAP:
+        require("bubblewrap")
     uid, gid = (os.geteuid(), os.getegid()) if kind is Isolation.USER else (None, None)
     return Confinement(kind=kind, uid=uid, gid=gid)
 
@@ -118,6 +119,7 @@ def test_what_pr_code_starts_has_ended_when_its_time_is_up(tmp_path: Path, confi
     assert not _survivors(tmp_path)
 
 
+@pytest.mark.needs("setpriv")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_processes_that_are_gone_whenever_they_are_listed_are_ended_together() -> None:
     """A chain in which each starts the next and ends; never more than two at a time."""
