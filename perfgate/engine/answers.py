@@ -22,15 +22,13 @@ MAX_EVENT = 8 << 20  # bytes; the longest honest one is a few hundred KiB
 END = b"[DONE]"
 _COUNT = b'"completion_tokens":'
 _DIGITS = re.compile(rb"\s*(\d{1,9})\b")
-_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})\s*(?:;.*)?$")
-_MAX_SIZE_LINE = 4096
 
 
 @dataclass
-class Answer:
+class TimedAnswer:
     """One answer as it comes in. Times are time.monotonic()."""
 
-    asked_at: float
+    asked_at: float = 0.0
     first_at: float | None = None
     last_at: float | None = None
     first_tokens: int = 0  # that came with the first event
@@ -70,51 +68,26 @@ class InOnePiece(ClientError):
     blame = Blame.BOX
 
 
-class Dechunker:
-    """Takes off the framing of HTTP/1.1's chunked transfer, piece by piece."""
-
-    def __init__(self) -> None:
-        self._left = 0  # bytes of the chunk still to come
-        self._line = b""
-        self.ended = False  # the last chunk, which is empty, has come
-
-    def feed(self, data: bytes) -> bytes:
-        """The body in these bytes. Raises ClientError where they are not framed."""
-        body, at = [], 0
-        while at < len(data) and not self.ended:  # what follows the last chunk is no part of the body
-            if self._left:
-                body.append(data[at : at + self._left])
-                at += len(body[-1])
-                self._left -= len(body[-1])
-                continue
-            newline = data.find(b"\n", at)
-            self._line = (self._line + data[at : newline if newline >= 0 else None])[:_MAX_SIZE_LINE]
-            if newline < 0:
-                break
-            at = newline + 1
-            line, self._line = self._line.removesuffix(b"\r"), b""
-            if line:  # empty: the end of the chunk before
-                self._left = _chunk_size(line)
-                self.ended = self._left == 0
-        return b"".join(body)
-
-
-def _chunk_size(line: bytes) -> int:
-    found = _SIZE.match(line)
-    if not found:
-        raise ClientError("answer_garbage", f"the server's answer is not framed as HTTP says: {_shown(line)}")
-    return int(found[1], 16)
-
-
 class AnswerReader:
     """Takes the body of one stream, in pieces that may hold many events."""
 
-    def __init__(self, asked_at: float) -> None:
-        self.answer = Answer(asked_at=asked_at)
+    def __init__(self) -> None:
+        self.answer = TimedAnswer()
         self._rest = b""
         self._last = b""  # the newest event
         self._marked = self._last  # the newest one whose time is known
         self.ended = False
+
+    @property
+    def begun(self) -> bool:
+        return self.answer.first_at is not None
+
+    def asked(self, at: float) -> None:
+        self.answer.asked_at = at
+
+    def replied(self, status: int) -> None:
+        if status != 200:
+            raise ClientError("answer_status", f"the server answered with status {status}")
 
     def feed(self, data: bytes) -> None:
         """Bytes of the stream. Raises ClientError for what is no stream of answers."""
@@ -147,7 +120,7 @@ class AnswerReader:
         self.ended = body == END
         return b"" if self.ended else body
 
-    def finish(self, expected_tokens: int) -> Answer:
+    def finish(self, expected_tokens: int) -> TimedAnswer:
         """The whole answer, once the stream has ended. Raises ClientError where it is not what was asked for."""
         answer = self.answer
         if answer.first_at is None:

@@ -13,7 +13,7 @@ What is measured, per answer: the wait for the first token, the time from the fi
                         ^             ^        █ counted
                         last first    first end
 
-Times are time.monotonic(), as everywhere in the facts: of the bytes' arrival, as the kernel noted it (`stream`).
+Times are time.monotonic(), as everywhere in the facts: of the bytes' arrival, as the kernel noted it (`exchange`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,11 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from statistics import median
 
-from requests import PreparedRequest
-from requests.adapters import HTTPAdapter
-
 from perfgate.config.model import Workload
-from perfgate.engine.answers import Answer, InOnePiece, verify_count
-from perfgate.engine.asking import Asking, post, status_of
+from perfgate.engine.answers import AnswerReader, InOnePiece, TimedAnswer, verify_count
+from perfgate.engine.exchange import Call, exchange, kernel_stamps, post, status_of
 from perfgate.engine.faults import ClientError
 from perfgate.engine.prompts import Prompt, prompts_for
-from perfgate.engine.stream import kernel_stamps, read_answers
 from perfgate.records import Request
 
 FLUSH_S = 20.0  # for the server to have nothing pending
@@ -70,10 +66,10 @@ class Asked:
     """A prompt and its answer."""
 
     prompt: Prompt
-    answer: Answer
+    answer: TimedAnswer
 
 
-class Client:
+class LoadClient:
     """Asks one server. Raises ClientError for answers that cannot be measured and for a server that is gone."""
 
     def __init__(self, base_url: str, workload: Workload, *, speculative: bool) -> None:
@@ -81,11 +77,10 @@ class Client:
         self.workload = workload
         self.speculative = speculative
         self.prompts = prompts_for(workload)
-        self._http = HTTPAdapter(pool_maxsize=max(workload.concurrency))
-        self._flush_request = post(f"{base_url}/flush_cache")
-        self._requests = {prompt.id: self._request(prompt) for prompt in self.prompts}
+        self._flush = post(f"{base_url}/flush_cache")
+        self._calls = {prompt.id: self._call(prompt) for prompt in self.prompts}
 
-    def _request(self, prompt: Prompt) -> PreparedRequest:
+    def _call(self, prompt: Prompt) -> Call:
         """Made beforehand: while a server is measured, its client does as little as it can."""
         sampling = {"max_new_tokens": self.workload.output_tokens, "temperature": 0.0, "ignore_eos": True}
         return post(f"{self.base_url}/generate", {"text": prompt.text, "sampling_params": sampling, "stream": True})
@@ -121,7 +116,7 @@ class Client:
         """Empties the server's prefix cache; it refuses while requests are pending."""
         deadline = time.monotonic() + FLUSH_S
         while True:
-            status = status_of(self._http, self._flush_request, self.workload.request_timeout_s)
+            status = status_of(self._flush, self.workload.request_timeout_s)
             if status == 200:
                 return
             if status != 400 or time.monotonic() >= deadline:
@@ -144,9 +139,10 @@ class Client:
         return self._wave_once(prompts)
 
     def _wave_once(self, prompts: Sequence[Prompt]) -> list[Asked]:
-        requests = [self._requests[prompt.id] for prompt in prompts]
-        with Asking(self._http, requests, self.workload.request_timeout_s) as asking:
-            answers = [reader.finish(self.workload.output_tokens) for reader in read_answers(asking)]
+        readers = [AnswerReader() for _ in prompts]
+        asked = [(self._calls[prompt.id], reader) for prompt, reader in zip(prompts, readers, strict=True)]
+        exchange(asked, self.workload.request_timeout_s)
+        answers = [reader.finish(self.workload.output_tokens) for reader in readers]
         return [Asked(*one) for one in zip(prompts, answers, strict=True)]
 
 
@@ -208,14 +204,14 @@ def _request(asked: Asked, speculative: bool) -> Request:
     )
 
 
-def _cycle_ms(answers: Sequence[Answer], speculative: bool) -> float | None:
+def _cycle_ms(answers: Sequence[TimedAnswer], speculative: bool) -> float | None:
     """Decode time per step; None unless every answer says how many steps it took."""
     steps = [_steps_seen(answer, speculative) for answer in answers]
     known = [count for count in steps if count is not None]
     return 1000 * sum(answer.decode_s for answer in answers) / sum(known) if len(known) == len(steps) else None
 
 
-def _steps_seen(answer: Answer, speculative: bool) -> float | None:
+def _steps_seen(answer: TimedAnswer, speculative: bool) -> float | None:
     """Decode steps between the first chunk and the last: one for each token, or speculative cycles.
 
     Where the first chunk already held several tokens, the cycles before it are taken off in proportion, so that an
@@ -227,7 +223,7 @@ def _steps_seen(answer: Answer, speculative: bool) -> float | None:
     return None if cycles is None else cycles * answer.decode_tokens / (answer.tokens - 1)
 
 
-def _rate(answers: Sequence[Answer]) -> float:
+def _rate(answers: Sequence[TimedAnswer]) -> float:
     return sum(answer.decode_tokens for answer in answers) / sum(answer.decode_s for answer in answers)
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from requests.adapters import HTTPAdapter
-
-from perfgate.engine.asking import body_of, get
+from perfgate.engine.exchange import body_of, get
 from perfgate.engine.faults import ClientError
 from perfgate.records import Sample
 
@@ -29,7 +27,7 @@ TIMER_PHASES = {
 def read_metrics(url: str) -> str:
     """What a server's `/metrics` says now; nothing where it does not answer. Never between the requests of a sample."""
     try:
-        return body_of(HTTPAdapter(), get(f"{url}/metrics"), READ_S, MAX_CHARACTERS).decode("utf-8", "replace")
+        return body_of(get(f"{url}/metrics"), READ_S, MAX_CHARACTERS).decode("utf-8", "replace")
     except ClientError:
         return ""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from perfgate.config.model import Workload
 from perfgate.engine import tree
-from perfgate.engine.client import Client, SampleData
+from perfgate.engine.client import LoadClient, SampleData
 from perfgate.engine.faults import ClientError, LaunchError, PortTaken, ServerNotFreed
 from perfgate.engine.server import LaunchSpec, Progress, Server, free_port
 from perfgate.engine.watchdog import Watchdog
@@ -82,7 +82,7 @@ class _Run:
         """From the start to the last sample. Raises LaunchError."""
         server = self._start()
         self.hooks.ready(server)
-        client = Client(server.url, self.plan.workload, speculative=self.plan.speculative)
+        client = LoadClient(server.url, self.plan.workload, speculative=self.plan.speculative)
         try:
             self._load(server, client)
         except ClientError as error:
@@ -113,7 +113,7 @@ class _Run:
             self.emit(begin_fact(self.plan, self.plan.spec))  # what ends has begun
             raise
 
-    def _load(self, server: Server, client: Client) -> None:
+    def _load(self, server: Server, client: LoadClient) -> None:
         self.progress("warming up")
         warm_up = client.warm_up()
         if not warm_up.steady:

@@ -24,7 +24,7 @@ KEEP_NOTES = 16
 
 
 @dataclass(frozen=True)
-class Failure:
+class Cause:
     """Why a server failed: `code` for machines, `line` for people."""
 
     code: str
@@ -47,7 +47,7 @@ class LogState:
 
     ready: bool = False
     stage: str = "starting"  # in words
-    failure: Failure | None = None
+    failure: Cause | None = None
     exception: str | None = None  # last one logged; a cause only if the server is dead
     max_total_num_tokens: int | None = None
     spec_worker: tuple[str, ...] = ()
@@ -158,8 +158,8 @@ class LogParser:
         self._size = 0
         self._ready = False
         self._stage = "starting"
-        self._cause: Failure | None = None
-        self._consequence: Failure | None = None
+        self._cause: Cause | None = None
+        self._consequence: Cause | None = None
         self._in_traceback = False
         self._in_block = False  # the lines that belong to the cause's own log entry
         self._exception: str | None = None
@@ -202,11 +202,11 @@ class LogParser:
             size=self._size,
         )
 
-    def _told_consequence(self) -> Failure | None:
+    def _told_consequence(self) -> Cause | None:
         """That a child failed says little; the exception logged before says why."""
         found = self._consequence
         if found is not None and found.code == "child_failed" and self._exception is not None:
-            return Failure(found.code, self._exception)
+            return Cause(found.code, self._exception)
         return found
 
     def _line(self, raw: str) -> None:
@@ -249,22 +249,22 @@ class LogParser:
         code = next((code for code, pattern in _CAUSES if pattern.search(text)), None)
         if self._in_block and self._cause is not None:
             generic = self._cause.code in _BLOCK_CODES
-            self._cause = Failure(code if code and generic else self._cause.code, line)
+            self._cause = Cause(code if code and generic else self._cause.code, line)
         elif code is not None and self._cause is None:
-            self._cause = Failure(code, line)
+            self._cause = Cause(code, line)
         self._keep(line)
 
     def _failure(self, text: str) -> bool:
         for code, pattern in _CAUSES:
             if pattern.search(text):
                 if self._cause is None:
-                    self._cause = Failure(code, clean(text))
+                    self._cause = Cause(code, clean(text))
                     self._in_block = code in _BLOCK_CODES
                 self._keep(clean(text))
                 return True
         for code, pattern in _CONSEQUENCES:
             if pattern.search(text):
-                self._consequence = self._consequence or Failure(code, clean(text))
+                self._consequence = self._consequence or Cause(code, clean(text))
                 self._keep(clean(text))
                 return True
         return False

@@ -15,10 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from requests.adapters import HTTPAdapter
-
 from perfgate.engine import tree
-from perfgate.engine.asking import post, status_of
+from perfgate.engine.exchange import post, status_of
 from perfgate.engine.faults import (
     CannotStart,
     ClientError,
@@ -29,7 +27,7 @@ from perfgate.engine.faults import (
     ServerHung,
     ServerNotFreed,
 )
-from perfgate.engine.logs import Failure, LogFile, LogState
+from perfgate.engine.logs import Cause, LogFile, LogState
 from perfgate.engine.tree import Process
 from perfgate.engine.watchdog import WHY_NOT_ENDED, Watchdog, WatchdogLost, Watched
 from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Isolation, confine
@@ -305,7 +303,7 @@ class Server:
         body = {"text": "Hello", "sampling_params": {"max_new_tokens": FIRST_TOKENS, "temperature": 0.0}}
         request = post(f"{self.url}/generate", body)
         try:
-            status = status_of(HTTPAdapter(), request, self.spec.stall_s)
+            status = status_of(request, self.spec.stall_s)
         except ClientError as error:
             raise self._no_first_answer(error) from error
         if status != 200:
@@ -352,22 +350,22 @@ def _popen(spec: LaunchSpec, token: str) -> subprocess.Popen[bytes]:
         os.close(output)
 
 
-def _uncaught(state: LogState) -> Failure | None:
-    return Failure("server_died", state.exception) if state.exception else None
+def _uncaught(state: LogState) -> Cause | None:
+    return Cause("server_died", state.exception) if state.exception else None
 
 
-def _by_signal(code: int | None) -> Failure | None:
+def _by_signal(code: int | None) -> Cause | None:
     if code is None or 0 <= code <= 128:
         return None
-    return Failure("server_killed", f"it was ended by signal {-code if code < 0 else code - 128}")
+    return Cause("server_killed", f"it was ended by signal {-code if code < 0 else code - 128}")
 
 
-def _by_exit_code(code: int | None) -> Failure:
+def _by_exit_code(code: int | None) -> Cause:
     if code is None:
-        return Failure("server_died", "it answers no more")
-    return Failure("server_died", "it ended by itself with exit code 0" if code == 0 else f"exit code {code}")
+        return Cause("server_died", "it answers no more")
+    return Cause("server_died", "it ended by itself with exit code 0" if code == 0 else f"exit code {code}")
 
 
-def _named(failure: Failure, text: str, state: LogState) -> LaunchError:
+def _named(failure: Cause, text: str, state: LogState) -> LaunchError:
     kind = PortTaken if failure.code == "port_taken" else ServerDied
     return kind(failure.code, text, state.useful)

@@ -38,7 +38,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ProcEntry:
     process: Process
     parent: int
     zombie: bool
@@ -49,17 +49,17 @@ def new_token() -> str:
     return os.urandom(16).hex()
 
 
-def look(pid: int) -> Entry | None:
+def look(pid: int) -> ProcEntry | None:
     """What /proc says of a pid; None when it is not there."""
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
         fields = text[text.rindex(")") + 2 :].split()
-        return Entry(Process(pid, int(fields[19])), int(fields[1]), fields[0] in "ZX")
+        return ProcEntry(Process(pid, int(fields[19])), int(fields[1]), fields[0] in "ZX")
     except (OSError, ValueError, IndexError):
         return None
 
 
-def all_processes() -> dict[int, Entry]:
+def all_processes() -> dict[int, ProcEntry]:
     found = {}
     for name in os.listdir(PROC):  # noqa: PTH208 - names only
         if name.isdecimal() and (entry := look(int(name))) is not None:
@@ -67,7 +67,7 @@ def all_processes() -> dict[int, Entry]:
     return found
 
 
-def descendants(root: Process, entries: Mapping[int, Entry]) -> list[Process]:
+def descendants(root: Process, entries: Mapping[int, ProcEntry]) -> list[Process]:
     """The root, if it is there, and all below it, parents before children."""
     children: dict[int, list[Process]] = {}
     for entry in entries.values():

@@ -10,7 +10,7 @@ import pytest
 
 from perfgate.config.model import Workload
 from perfgate.engine import client as client_module
-from perfgate.engine.client import Client, SampleData
+from perfgate.engine.client import LoadClient, SampleData
 from perfgate.engine.faults import ClientError
 from perfgate.engine.server import Server
 from tests.integration.engine.conftest import SPECULATIVE, WORKLOAD, Make
@@ -26,7 +26,7 @@ def ask(make: Make, serving: Start) -> Callable[..., Any]:
     def asking(*, speculative: bool = False, workload: Workload = WORKLOAD, **behaviour: object) -> Any:
         server = serving(make(**behaviour).spec(SPECULATIVE if speculative else None))
         server.wait_ready()
-        yield Client(server.url, workload, speculative=speculative)
+        yield LoadClient(server.url, workload, speculative=speculative)
         server.stop()
 
     return asking

@@ -13,9 +13,8 @@ import pytest
 
 from perfgate.engine import launch as launch_module
 from perfgate.engine import tree
-from perfgate.engine.asking import starved
-from perfgate.engine.client import Client
-from perfgate.engine.faults import GpusNotFreed, LaunchError, ServerNotFreed
+from perfgate.engine.client import LoadClient
+from perfgate.engine.faults import ClientError, GpusNotFreed, LaunchError, ServerNotFreed
 from perfgate.engine.launch import LaunchHooks, LaunchPlan, run_launch
 from perfgate.engine.server import Server
 from perfgate.engine.tree import Process
@@ -252,9 +251,9 @@ def test_a_second_launch_of_the_same_home_has_its_own_noise(make: Make) -> None:
 def test_what_this_machine_denies_the_client_is_not_the_sides_fault(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def deny(_client: Client) -> None:
-        raise starved("no 512 threads at once")
+    def deny(_client: LoadClient) -> None:
+        raise ClientError("client_starved", "this machine allows perfgate no connection", blame=Blame.BOX)
 
-    monkeypatch.setattr(Client, "warm_up", deny)
+    monkeypatch.setattr(LoadClient, "warm_up", deny)
     end = run_launch(make().plan(WORKLOAD), lambda _fact: None)
     assert (end.valid, end.code, end.blame) == (False, "client_starved", Blame.BOX)

@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.engine import answers
-from perfgate.engine.answers import Answer, AnswerReader, Dechunker, verify_count
+from perfgate.engine.answers import AnswerReader, TimedAnswer, verify_count
 from perfgate.engine.faults import ClientError
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "sglang-logs"
 
 
-def read(*pieces: bytes, expected: int = 8) -> Answer:
+def read(*pieces: bytes, expected: int = 8) -> TimedAnswer:
     """Asked at 100, a piece each second."""
-    reader = AnswerReader(100.0)
+    reader = AnswerReader()
+    reader.asked(100.0)
     for number, piece in enumerate(pieces, 1):
         reader.feed(piece)
         reader.mark(100.0 + number)
@@ -167,17 +168,3 @@ def test_it_does_not_matter_how_the_stream_is_cut(first_cuts: list[int], cuts: l
 def test_any_bytes_end_in_an_answer_or_a_client_error(pieces: list[bytes]) -> None:
     with pytest.raises(ClientError):
         read(*pieces)
-
-
-@given(st.lists(st.binary(min_size=1, max_size=50), max_size=8), st.lists(st.integers(1, 9), max_size=60))
-def test_chunked_framing_is_taken_off_however_it_is_cut(chunks: list[bytes], cuts: list[int]) -> None:
-    framed = b"".join(b"%x\r\n%s\r\n" % (len(one), one) for one in chunks) + b"0\r\n\r\n"
-    unframed = Dechunker()
-    assert b"".join(unframed.feed(piece) for piece in cut_up(framed, cuts)) == b"".join(chunks)
-
-
-@pytest.mark.parametrize("framed", [b"zz\r\nab", b"-1\r\nab", b"1_0\r\nab", b"fffffffff\r\n", b"data: {}\r\n"])
-def test_what_is_not_framed_is_refused(framed: bytes) -> None:
-    with pytest.raises(ClientError) as caught:
-        Dechunker().feed(framed)
-    assert caught.value.code == "answer_garbage"

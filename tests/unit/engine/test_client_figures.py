@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.engine.answers import Answer
+from perfgate.engine.answers import TimedAnswer
 from perfgate.engine.client import Asked, summarise
 from perfgate.engine.prompts import Prompt
 
@@ -25,11 +25,11 @@ def answer(
     cycles: int | None = None,
     asked_at: float = 0.5,
     first_tokens: int = 1,
-) -> Answer:
+) -> TimedAnswer:
     """Tokens at a steady pace, one by one after the first chunk."""
     counts = [(first_at + step_s * number, first_tokens + number) for number in range(tokens - first_tokens + 1)]
     meta: dict[str, Any] = {} if cycles is None else {"spec_verify_ct": cycles}
-    return Answer(
+    return TimedAnswer(
         asked_at=asked_at,
         first_at=first_at,
         last_at=counts[-1][0],
@@ -112,7 +112,7 @@ def test_a_wave_read_seldom_is_as_fast_as_one_read_at_each_token(
         counts = [point for index, point in enumerate(one.counts) if index in {0, len(one.counts) - 1, *read}]
         sparse.append(dataclasses.replace(one, counts=counts))
 
-    def tokens(answers: list[Answer]) -> float:
+    def tokens(answers: list[TimedAnswer]) -> float:
         speed = summarise(8, 0.0, 9.0, [[Asked(CODE, one) for one in answers]], speculative=False).tok_s
         assert speed is not None
         return speed * (stop - start)
@@ -123,7 +123,7 @@ def test_a_wave_read_seldom_is_as_fast_as_one_read_at_each_token(
         assert tokens(sparse) == pytest.approx(tokens(dense), abs=2 * 3 * len(rows))
 
 
-def _bursts(ends: tuple[float, float], window: tuple[float, float], faster: float, draw: random.Random) -> Answer:
+def _bursts(ends: tuple[float, float], window: tuple[float, float], faster: float, draw: random.Random) -> TimedAnswer:
     """From the first token to the end, one to three tokens each 20 to 40 ms; `faster` outside of the window."""
     at, count = ends[0], 1
     counts = [(at, count)]

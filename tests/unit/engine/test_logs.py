@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.engine.logs import MAX_LINE, MAX_SHOWN, READY, Failure, LogFile, LogParser, LogState, clean, decode_batch
+from perfgate.engine.logs import MAX_LINE, MAX_SHOWN, READY, Cause, LogFile, LogParser, LogState, clean, decode_batch
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "sglang-logs"
 
@@ -55,20 +55,18 @@ def test_decode_lines_of_plain_decoding_have_no_accept_length() -> None:
     [
         (
             "eagle3-torch-native.log",
-            Failure(
-                "scheduler_exception", "ValueError: EAGLE is not supported in decode attention backend torch_native"
-            ),
+            Cause("scheduler_exception", "ValueError: EAGLE is not supported in decode attention backend torch_native"),
             "ValueError: EAGLE is not supported in decode attention backend torch_native",
         ),
         (
             "no-cpu-engine-env.log",
-            Failure("child_failed", "ModuleNotFoundError: No module named 'vllm'"),
+            Cause("child_failed", "ModuleNotFoundError: No module named 'vllm'"),
             "ModuleNotFoundError: No module named 'vllm'",
         ),
         ("no-shim-no-sgl-kernel.log", None, "ModuleNotFoundError: No module named 'sgl_kernel'"),
     ],
 )
-def test_recorded_failures(name: str, failure: Failure | None, exception: str) -> None:
+def test_recorded_failures(name: str, failure: Cause | None, exception: str) -> None:
     state = recorded(name)
     assert not state.ready
     assert state.failure == failure
@@ -114,7 +112,7 @@ def test_the_cause_wins_over_its_consequences() -> None:
         "RuntimeError: cleaning up failed\n"
         "[2026-02-19 10:00:02] Received sigquit from a child process.\n"
     )
-    assert state.failure == Failure("out_of_memory", "RuntimeError: cleaning up failed")
+    assert state.failure == Cause("out_of_memory", "RuntimeError: cleaning up failed")
     assert "torch.OutOfMemoryError: CUDA out of memory." in state.useful
 
 

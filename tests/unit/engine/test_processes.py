@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.engine import tree, watchdog
-from perfgate.engine.tree import Entry, Process
+from perfgate.engine.tree import ProcEntry, Process
 from perfgate.engine.watchdog import Watched, sweep, watched_from
 
 
-def entries(*rows: tuple[int, int]) -> dict[int, Entry]:
-    return {pid: Entry(Process(pid, 100 + pid), parent, False) for pid, parent in rows}
+def entries(*rows: tuple[int, int]) -> dict[int, ProcEntry]:
+    return {pid: ProcEntry(Process(pid, 100 + pid), parent, False) for pid, parent in rows}
 
 
 def test_descendants_are_found_parents_first() -> None:
