@@ -21,7 +21,7 @@ pytest.register_assert_rewrite("tests.integration.gate.harness")
 UNPRIVILEGED = 65_000  # a uid nobody has
 
 
-SHARED = {"lanes": "gate", "real_perfgate": "act", "canned_perfgate": "act", "boxes": "boxes", "story": "calibration"}
+SHARED = {"real_perfgate": "act", "canned_perfgate": "act", "boxes": "boxes", "story": "calibration"}
 """Fixture that costs much → the group of its tests, which one worker runs, so that it is made once."""
 
 

@@ -25,6 +25,13 @@ LANES = 2
 AHEAD = 6  # cases: a long one leaves the other lane enough to do
 
 
+def carry_out(case: Case, root: Path, state: Path) -> Any:
+    world = World(root, case.base, case.head, case.config, case.box, state, here=case.here)
+    came = case.act(world)
+    world.check_nothing_left(within_s=case.within_s)
+    return came
+
+
 class Lanes:
     """Cases in the order of their tests, each begun as soon as a lane is free, but only a few before they are asked
     for: another process may have the tests that follow."""
@@ -48,11 +55,7 @@ class Lanes:
     def _carry_out(self, case: Case, root: Path) -> Any:
         state = self._states.get()
         try:
-            own = root / "state" if case.own_state else state
-            world = World(root, base=case.base, head=case.head, config=case.config, box=case.box, state=own)
-            came = case.act(world)
-            world.check_nothing_left(within_s=case.within_s)
-            return came
+            return carry_out(case, root, root / "state" if case.own_state else state)
         finally:
             self._states.put(state)
 
@@ -75,10 +78,19 @@ def lanes(request: pytest.FixtureRequest) -> Iterator[Lanes]:
 
 def _has_case(item: pytest.Item) -> bool:
     callspec = getattr(item, "callspec", None)
-    return callspec is not None and isinstance(callspec.params.get("done"), Case)
+    case = callspec.params.get("done") if callspec else None
+    return isinstance(case, Case) and not case.here
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in filter(_has_case, items):
+        item.add_marker(pytest.mark.xdist_group("gate"))  # one worker has the lanes
 
 
 @pytest.fixture
-def done(request: pytest.FixtureRequest, lanes: Lanes) -> Any:
+def done(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """What came of the test's case."""
-    return lanes.outcome(request.param)
+    if request.param.here:
+        return carry_out(request.param, tmp_path / "world", tmp_path / "world" / "state")
+    return request.getfixturevalue("lanes").outcome(request.param)

@@ -13,19 +13,23 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
 
+from perfgate import cli
 from perfgate.engine import tree
 from perfgate.host.lock import current_holder
 from perfgate.records import Fact, LaunchBegin, LaunchEnd, Pair
@@ -150,21 +154,9 @@ def started(
     wrapper: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
     """perfgate in a process group of its own, as a shell with job control starts it. Its HOME and /tmp are `home`'s."""
-    for name in ("tmp", "wheels"):
-        (home / name).mkdir(parents=True, exist_ok=True)
-    surroundings = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home),
-        "TMPDIR": str(home / "tmp"),
-        "LC_ALL": "C.UTF-8",
-        "UV_OFFLINE": "1",
-        "UV_FIND_LINKS": str(home / "wheels"),
-        "UV_PYTHON_DOWNLOADS": "never",
-        **(environment or {}),
-    }
     return subprocess.Popen(
         [*wrapper, str(PERFGATE), *map(str, arguments)],
-        env=surroundings,
+        env=surroundings(home) | dict(environment or {}),
         cwd=cwd or home,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -172,6 +164,39 @@ def started(
         text=True,
         process_group=0,
     )
+
+
+def surroundings(home: Path) -> dict[str, str]:
+    """The variables of a perfgate that has `home`, which is made."""
+    for name in ("tmp", "wheels"):
+        (home / name).mkdir(parents=True, exist_ok=True)
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "TMPDIR": str(home / "tmp"),
+        "LC_ALL": "C.UTF-8",
+        "UV_OFFLINE": "1",
+        "UV_FIND_LINKS": str(home / "wheels"),
+        "UV_PYTHON_DOWNLOADS": "never",
+    }
+
+
+def run_here(*arguments: str | Path, home: Path) -> Done:
+    """perfgate in this process, for what it refuses before it starts anything: its imports take longest."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with (
+        mock.patch.dict(os.environ, surroundings(home), clear=True),
+        mock.patch.object(sys, "argv", ["perfgate", *map(str, arguments)]),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    said = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
+    return Done(code, *said)
 
 
 def finished(process: subprocess.Popen[str], run: Path | None = None, limit_s: float = LIMIT_S) -> Done:
@@ -195,6 +220,7 @@ class World:
     box: Mapping[str, Any] = field(default_factory=dict)
     state: Path = Path()
     main_moves: bool = False
+    here: bool = False  # commands are run in this process
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -271,12 +297,17 @@ class World:
         wrapper: Sequence[str] = (),
     ) -> Done:
         """A whole gate. Without `out` its run is the newest of the state directory."""
+        if self.here:
+            assert not environment
+            assert not wrapper
+            done = self.perfgate(*self.arguments(*more, out=out, head=head))
+            return replace(done, run=self.root / out if out else self.newest_run())
         with self.start(*more, out=out, head=head, environment=environment, wrapper=wrapper) as process:
             done = finished(process)
         return Done(done.code, done.out, done.err, self.root / out if out else self.newest_run())
 
     def perfgate(self, *arguments: str | Path) -> Done:
-        return run_perfgate(*arguments, home=self.home)
+        return (run_here if self.here else run_perfgate)(*arguments, home=self.home)
 
     def newest_run(self) -> Path | None:
         found = sorted((self.state / "runs").glob("2*"))
@@ -407,6 +438,7 @@ class Case:
     box: Mapping[str, Any] = field(default_factory=dict)
     act: Callable[[World], Any] = field(default_factory=lambda: one_gate(*PLAIN))
     own_state: bool = False  # a box that has seen nothing yet
+    here: bool = False  # without another process; so without a lane, too
     within_s: float = 0.0  # until all must be gone; a gate that ended by itself has waited for it
 
 

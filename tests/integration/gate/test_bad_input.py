@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import pytest
 
 from tests.standin.repository import git
 
-from .harness import CONFIG, PLAIN, Case, Done, World, as_yaml, merged, on, run_perfgate
+from .harness import CONFIG, PLAIN, Case, Done, World, as_yaml, merged, on
 
 pytestmark = pytest.mark.timeout(1200)  # waiting for its turn counts, too
+
+Here = partial(Case, here=True)
+"""Nearly all cases: what is refused is refused before anything is started."""
 
 
 def check_refused(done: Done, *words: str, code: int = 2) -> None:
@@ -50,12 +54,12 @@ def test_unknown_commit(done: Done) -> None:
     check_refused(done, "'chnage'", "did you mean change?")
 
 
-@on(Case(act=refused("--base", "0" * 40)))
+@on(Here(act=refused("--base", "0" * 40)))
 def test_unknown_base(done: Done) -> None:
     check_refused(done, "0" * 40, "fetch")
 
 
-@on(Case(act=refused(head="--output=/tmp/x")))
+@on(Here(act=refused(head="--output=/tmp/x")))
 def test_an_option_of_gits_is_no_commit(done: Done) -> None:
     check_refused(done, "--output")
 
@@ -72,7 +76,7 @@ def elsewhere(world: World, name: str, head: str = "change") -> Done:
     """A gate on another repository of the world, which is removed afterwards."""
     place = world.root / name
     files = ("--config", world.config_file, "--box", world.box_file)
-    done = run_perfgate("gate", "--repo", place, "--head", head, *files, "--out", world.root / "run", home=world.home)
+    done = world.perfgate("gate", "--repo", place, "--head", head, *files, "--out", world.root / "run")
     assert not (world.root / "run").exists()
     if place.exists():
         place.rename(world.home / "tmp" / name)  # check_nothing_left shows what is beside the files it knows
@@ -80,7 +84,7 @@ def elsewhere(world: World, name: str, head: str = "change") -> Done:
     return done
 
 
-@on(Case(act=on_a_shallow_clone))
+@on(Here(act=on_a_shallow_clone))
 def test_a_shallow_clone_without_the_merge_base(done: Done) -> None:
     check_refused(done, "shallow", "merge base", "--unshallow")
 
@@ -91,7 +95,7 @@ def on_unrelated_histories(world: World) -> Done:
     return refused(head="island")(world)
 
 
-@on(Case(act=on_unrelated_histories))
+@on(Here(act=on_unrelated_histories))
 def test_unrelated_histories(done: Done) -> None:
     check_refused(done, "unrelated histories", "--base")
 
@@ -106,12 +110,12 @@ def on_another_project(world: World) -> Done:
     return elsewhere(world, "other", "main")
 
 
-@on(Case(act=on_another_project))
+@on(Here(act=on_another_project))
 def test_not_a_tree_of_sglang(done: Done) -> None:
     check_refused(done, "no SGLang tree", "python/sglang")
 
 
-@on(Case(act=lambda world: elsewhere(world, "nowhere")))
+@on(Here(act=lambda world: elsewhere(world, "nowhere")))
 def test_a_repository_that_is_not_there(done: Done) -> None:
     check_refused(done, "nowhere", "no such folder", "--repo")
 
@@ -121,7 +125,7 @@ def on_a_plain_folder(world: World) -> Done:
     return elsewhere(world, "plain")
 
 
-@on(Case(act=on_a_plain_folder))
+@on(Here(act=on_a_plain_folder))
 def test_a_folder_that_is_no_repository(done: Done) -> None:
     check_refused(done, "plain", "not a git repository")
 
@@ -129,7 +133,7 @@ def test_a_folder_that_is_no_repository(done: Done) -> None:
 # ------------------------------------------------------------------------------------------ the box, options
 
 
-@on(Case(act=lambda world: world.gate(*PLAIN), box={"models": {"m": "/nonexistent/model"}}))
+@on(Here(act=lambda world: world.gate(*PLAIN), box={"models": {"m": "/nonexistent/model"}}))
 def test_a_model_that_is_not_there(done: Done) -> None:
     """The box's fault, found by the doctor: a verdict, since others have to know why nothing was measured."""
     assert (done.code, done.verdict) == (4, "environment")
@@ -138,7 +142,7 @@ def test_a_model_that_is_not_there(done: Done) -> None:
     assert done.launches() == []
 
 
-@on(Case(act=refused("--recipes", "baselin")))
+@on(Here(act=refused("--recipes", "baselin")))
 def test_an_unknown_recipe(done: Done) -> None:
     check_refused(done, "'baselin'", "baseline", "eagle3")
 
@@ -150,22 +154,22 @@ def with_missing_file(name: str) -> Callable[[World], Done]:
     return act
 
 
-@on(Case(act=with_missing_file("--config")))
+@on(Here(act=with_missing_file("--config")))
 def test_a_configuration_that_is_not_there(done: Done) -> None:
     check_refused(done, "missing.yml", "no such file", "perfgate config --example")
 
 
-@on(Case(act=with_missing_file("--box")))
+@on(Here(act=with_missing_file("--box")))
 def test_a_box_file_that_is_not_there(done: Done) -> None:
     check_refused(done, "missing.yml", "no such file", "perfgate init --box")
 
 
-@on(Case(act=refused(), box={"state_dir": "/proc/perfgate"}))
+@on(Here(act=refused(), box={"state_dir": "/proc/perfgate"}))
 def test_a_state_directory_that_cannot_be_made(done: Done) -> None:
     check_refused(done, "/proc/perfgate", "state_dir")
 
 
-@on(Case(act=lambda world: world.perfgate(*world.arguments("--out", "/proc/run", out=None))))
+@on(Here(act=lambda world: world.perfgate(*world.arguments("--out", "/proc/run", out=None))))
 def test_an_output_folder_that_cannot_be_made(done: Done) -> None:
     check_refused(done, "/proc/run")
 
@@ -179,7 +183,7 @@ def output_is_a_file(world: World) -> Done:
     return done
 
 
-@on(Case(act=output_is_a_file))
+@on(Here(act=output_is_a_file))
 def test_an_output_folder_that_is_a_file(done: Done) -> None:
     check_refused(done, "tmp/file")
 
@@ -191,7 +195,7 @@ def test_no_pairs_at_all(done: Done) -> None:
     assert "Traceback" not in done.err
 
 
-@on(Case(act=lambda world: world.perfgate("gate", "--repo", world.repository.path)))
+@on(Here(act=lambda world: world.perfgate("gate", "--repo", world.repository.path)))
 def test_no_head(done: Done) -> None:
     assert done.code == 2
     assert "--head" in done.err
@@ -237,7 +241,7 @@ def nothing_to_resume(world: World) -> Done:
     return world.gate("--base", head + "~1", "--resume", head=head)
 
 
-@on(Case(act=nothing_to_resume))
+@on(Here(act=nothing_to_resume))
 def test_nothing_to_resume_is_begun_anew(done: Done) -> None:
     assert (done.code, done.verdict) == (0, "skipped")
     assert "nothing to resume" in done.err
@@ -293,7 +297,7 @@ def checked(text: str) -> Callable[[World], tuple[Done, Done]]:
     return act
 
 
-CONFIGURATIONS = [Case(act=checked(text)) for _, text, _ in WRONG]
+CONFIGURATIONS = [Here(act=checked(text)) for _, text, _ in WRONG]
 
 
 @pytest.mark.parametrize(
@@ -312,7 +316,7 @@ def wrong_box(world: World) -> Done:
     return refused()(world)
 
 
-@on(Case(act=wrong_box))
+@on(Here(act=wrong_box))
 def test_a_wrong_box_file(done: Done) -> None:
     check_refused(done, "box.yml", "stat_dir", "did you mean state_dir?")
 
@@ -331,7 +335,7 @@ def wrong_on_head(world: World) -> tuple[Done, Done]:
     return replace(fine, run=world.root / "run"), wrong
 
 
-@on(Case(act=wrong_on_head))
+@on(Here(act=wrong_on_head))
 def test_the_configuration_of_the_base_branch_holds(done: tuple[Done, Done]) -> None:
     fine, wrong = done
     assert (fine.code, fine.verdict, fine.result["limits"]["max_pairs"]) == (0, "skipped", 4)
