@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
@@ -110,13 +111,12 @@ def _is_variable(path: KeyPath) -> bool:
 
 
 def explain(error: ValidationError, model: type[BaseModel], document: Document) -> Iterator[Problem]:
-    """One problem for each value that is wrong, in words of a configuration."""
-    told: set[KeyPath] = set()
+    """One problem for each value that is wrong."""
+    at: dict[KeyPath, list[ErrorDetails]] = {}
     for detail in error.errors():
-        path = _written_path(detail["loc"], document.value)
-        if path not in told:
-            told.add(path)
-            yield _explain_one(detail, path, model, document)
+        at.setdefault(_written_path(detail["loc"], document.value), []).append(detail)
+    for path, details in at.items():
+        yield _explain_one(path, details, model, document)
 
 
 def _written_path(loc: tuple[int | str, ...], value: Any) -> KeyPath:
@@ -131,47 +131,72 @@ def _written_path(loc: tuple[int | str, ...], value: Any) -> KeyPath:
     return tuple(path)
 
 
-def _explain_one(detail: ErrorDetails, path: KeyPath, model: type[BaseModel], document: Document) -> Problem:
-    kind, context = detail["type"], detail.get("ctx", {})
+def _explain_one(path: KeyPath, details: list[ErrorDetails], model: type[BaseModel], document: Document) -> Problem:
+    kind, value = details[0]["type"], details[0]["input"]
     if kind == "extra_forbidden":
         return _unknown_key(path, model)
     if kind == "missing":
-        return Problem((*path, str(detail["loc"][-1])), "is missing")
-    if detail["loc"][-1] == "[key]":
+        return Problem((*path, str(details[0]["loc"][-1])), "is missing")
+    if details[0]["loc"][-1] == "[key]":
         return _bad_key(path)
-    if kind == "literal_error":
-        choices = _choices(str(context["expected"]))
-        like = nearest(str(detail["input"]), choices)
-        return Problem(path, f"must be {_one_of(choices)}, not {_shown(detail['input'])}", nearest=like)
-    return Problem(path, _reason(detail, path, document))
+    if value is None:
+        return Problem(path, "is empty: give it a value, or leave the key out")
+    if kind in ("string_pattern_mismatch", "string_too_long"):
+        wanted = ["must be " + _pattern_in_words(path)]
+    else:
+        wanted = [_in_plain_words(detail["msg"]) for detail in details]
+    said = " or ".join(dict.fromkeys((wanted[0], *(one.removeprefix("must be ") for one in wanted[1:]))))
+    like = nearest(str(value), re.findall(r"'(\w+)'", said)) if kind == "literal_error" else ""
+    hint = next((HINTS[str(step)] for step in path[-2:] if step in HINTS), "")
+    quote = ": quote it" if kind == "string_type" and path in document.texts else ""
+    given = "" if ", not " in said else f", not {_as_given(path, value, document)}"
+    return Problem(path, f"{said}{hint}{given}{quote}", nearest=like)
+
+
+PLAIN_WORDS = (
+    ("Input should be", "must be"),
+    ("a valid integer", "a whole number"),
+    ("a valid dictionary", "a mapping of keys to values"),
+    ("a valid boolean", "true or false"),
+    ("a valid string", "text"),
+    ("a valid ", "a "),
+    ("greater than or equal to", "at least"),
+    ("less than or equal to", "at most"),
+    ("List should have", "must be a list of"),
+    (" after validation", ""),
+)
+"""Pydantic's words → those of somebody who writes YAML."""
+
+HINTS = {**dict.fromkeys(("budget", "alpha", "beta"), " (0.03, or 3 %)"), "flags": " (JSON in quotes)"}
+
+
+def _in_plain_words(message: str) -> str:
+    for theirs, plain in PLAIN_WORDS:
+        message = message.replace(theirs, plain)
+    return message
 
 
 def _unknown_key(path: KeyPath, model: type[BaseModel]) -> Problem:
     here = model_at(model, path[:-1])
     key = str(path[-1])
     fields = list(here.model_fields) if here else []
-    like = nearest(key, fields)
-    if not like and (place := _home_of(key, model)):
-        return Problem(path, f"unknown key here; it belongs in {place}")
-    hint = "" if like or not fields else f"; known are {', '.join(fields)}"
-    return Problem(path, f"unknown key{hint}", nearest=like)
+    if like := nearest(key, fields):
+        return Problem(path, "unknown key", nearest=like)
+    if home := next((place for place, inner in models_within(model) if key in inner.model_fields), None):
+        return Problem(path, f"unknown key here; it belongs in {home}")
+    return Problem(path, f"unknown key; known are {', '.join(fields)}" if fields else "unknown key")
 
 
-def _home_of(key: str, model: type[BaseModel]) -> str:
-    """Where a key that is unknown here would be known."""
-    for name, inner in _models_within(model):
-        if key in inner.model_fields:
-            return name
-    return ""
-
-
-def _models_within(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+def models_within(model: type[BaseModel], before: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every model inside one, with its place: "recipes.NAME.workload"."""
     for name, info in model.model_fields.items():
-        inner = inner_model(info.annotation)
-        if inner is not None:
-            place = f"{path}{name}" if not is_mapping(info.annotation) else f"{path}{name}.NAME"
+        plain = unwrapped(info.annotation)
+        is_mapping = typing.get_origin(plain) is dict
+        inner = unwrapped(typing.get_args(plain)[-1]) if is_mapping else plain
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            place = f"{before}{name}{'.NAME' if is_mapping else ''}"
             yield place, inner
-            yield from _models_within(inner, f"{place}.")
+            yield from models_within(inner, f"{place}.")
 
 
 def model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
@@ -182,7 +207,7 @@ def model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
             info = here.model_fields.get(str(step))
             here = unwrapped(info.annotation) if info else None
         else:
-            here = unwrapped(typing.get_args(here)[-1]) if is_mapping(here) else None
+            here = unwrapped(typing.get_args(here)[-1]) if typing.get_origin(here) is dict else None
     return here if isinstance(here, type) and issubclass(here, BaseModel) else None
 
 
@@ -194,17 +219,6 @@ def unwrapped(annotation: Any) -> Any:
         members = [one for one in typing.get_args(annotation) if one is not type(None)]
         return unwrapped(members[0]) if len(members) == 1 else annotation
     return annotation
-
-
-def is_mapping(annotation: Any) -> bool:
-    return typing.get_origin(unwrapped(annotation)) is dict
-
-
-def inner_model(annotation: Any) -> type[BaseModel] | None:
-    plain = unwrapped(annotation)
-    if is_mapping(plain):
-        plain = unwrapped(typing.get_args(plain)[-1])
-    return plain if isinstance(plain, type) and issubclass(plain, BaseModel) else None
 
 
 def _bad_key(path: KeyPath) -> Problem:
@@ -221,84 +235,28 @@ def _bad_key(path: KeyPath) -> Problem:
     return Problem(path, "must be a short name: a-z first, then a-z, 0-9, _ or -")
 
 
-def _choices(expected: str) -> list[str]:
-    """ "'auto', 'wheel' or 'local'" → the three words."""
-    return [word.strip(" '") for word in expected.replace(" or ", ",").split(",")]
-
-
-def _one_of(choices: list[str]) -> str:
-    return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
-
-
-WANTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "list_type": "a list ([1, 8])",
-    "dict_type": "a mapping of keys to values",
-    "model_type": "a mapping of keys to values",
-    "finite_number": "a number",
-}
-LIMITS = {
-    "greater_than": ("gt", "more than"),
-    "greater_than_equal": ("ge", "at least"),
-    "less_than": ("lt", "less than"),
-    "less_than_equal": ("le", "at most"),
-    "too_short": ("min_length", "a list of at least"),
-    "too_long": ("max_length", "a list of at most"),
-}
 PATTERNS = {
     "python": "like 3.12",
     "run_as": "the name of a user",
     "prompts": "`builtin` or the absolute path of a file on the box",
-    "model": "a hub id (organisation/name) or a name in the box file's `models`",
-    "draft": "a hub id (organisation/name) or a name in the box file's `models`",
-    "revision": "a full commit of 40 hexadecimal digits, small letters",
-    "draft_revision": "a full commit of 40 hexadecimal digits, small letters",
     "name": "1 to 40 letters, digits, dots, dashes or underscores",
+    **dict.fromkeys(("model", "draft"), "a hub id (organisation/name) or a name in the box file's `models`"),
+    **dict.fromkeys(("revision", "draft_revision"), "a full commit of 40 hexadecimal digits, small letters"),
+    **dict.fromkeys(("state_dir", "hf_home", "lock", "models", "tools", "wheels"), "an absolute path"),
 }
-FOLDERS = frozenset({"state_dir", "hf_home", "lock", "models", "tools", "wheels"})
+"""What a text must be, by its key or the one around it."""
 
 
-def _reason(detail: ErrorDetails, path: KeyPath, document: Document) -> str:
-    kind, context, value = detail["type"], detail.get("ctx", {}), detail["input"]
-    key = next((step for step in reversed(path) if isinstance(step, str)), "")
-    if "flags" in path[2:3] and kind != "string_pattern_mismatch":
-        return f"must be true, a number, text or a list of texts, not {_shown(value)}; write JSON in quotes"
-    if value is None:
-        return "is empty: give it a value, or leave the key out"
-    if kind in WANTED:
-        quote = ": quote it" if kind == "string_type" and path in document.texts else ""
-        percent = " (0.03, or 3 %)" if key in ("budget", "alpha", "beta") else ""
-        word = " or auto" if key == "samples" else ""
-        return f"must be {WANTED[kind]}{percent}{word}, not {_as_given(path, value, document)}{quote}"
-    if kind in LIMITS:
-        name, words = LIMITS[kind]
-        percent = " (0.03, or 3 %)" if key in ("budget", "alpha", "beta") else ""
-        word = ", or auto" if key == "samples" else ""
-        given = str(len(value)) if isinstance(value, list) else _as_given(path, value, document)
-        return f"must be {words} {context[name]:g}{percent}{word}, not {given}"
-    if kind in ("string_pattern_mismatch", "string_too_long"):
-        parent = str(path[-2]) if len(path) > 1 else ""
-        folder = key in FOLDERS or parent in FOLDERS
-        wanted = "an absolute path" if folder else PATTERNS.get(key, "printable text of a sensible length")
-        return f"must be {wanted}, not {_shown(value)}"
-    return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}"
+def _pattern_in_words(path: KeyPath) -> str:
+    around = (PATTERNS[str(step)] for step in reversed(path[-2:]) if str(step) in PATTERNS)
+    return next(around, "printable text of a sensible length")
 
 
 def _as_given(path: KeyPath, value: object, document: Document) -> str:
     """A number as it is written, text in quotes."""
-    return document.texts[path] if path in document.texts and not isinstance(value, str) else _shown(value)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    if isinstance(value, bool):
-        return str(value).lower()
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if path in document.texts and not isinstance(value, str):
+        return document.texts[path]
     text = str(value)
     return repr(text if len(text) <= 60 else text[:59] + "…")

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from perfgate.config.layer import inner_model, is_mapping
+from perfgate.config.layer import models_within
 from perfgate.config.model import BoxFile, Config, MetricRule, Recipe
 from perfgate.config.resolve import builtin
-from perfgate.config.yaml import ambiguity, plain_value
+from perfgate.config.yaml import plain_value
 from perfgate.records import METRICS
 
 SHARES = frozenset({"budget", "alpha", "beta"})
@@ -112,11 +112,17 @@ def _flow(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        plain = value and not ambiguity(value) and plain_value(value) == value and value.replace("-", "").isalnum()
-        return value if plain else json.dumps(value)
+        return value if _needs_no_quotes(value) else json.dumps(value)
     if isinstance(value, float):
         return f"{value:g}"
     return json.dumps(value)
+
+
+def _needs_no_quotes(text: str) -> bool:
+    try:
+        return plain_value(text) == text and text.replace("-", "").isalnum()
+    except ValueError:
+        return False
 
 
 # ------------------------------------------------------------------------------------------------ reference
@@ -125,19 +131,10 @@ def _flow(name: str, value: Any) -> str:
 def reference() -> str:
     """The keys of both files as Markdown tables, for docs/configuration.md."""
     parts = [_table("perfgate.yml", Config)]
-    parts += [_table(f"`{place}`", model) for place, model in _sections(Config)]
+    told_before = ("recipes.NAME.metrics.NAME", "recipes.NAME.metrics.NAME.prior")  # as `metrics` of all recipes
+    parts += [_table(f"`{place}`", model) for place, model in models_within(Config) if place not in told_before]
     parts += ["### Metrics\n\n" + _metric_table(), _table("The box file", BoxFile)]
     return "\n".join(parts)
-
-
-def _sections(model: type[BaseModel], before: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    for name, info in model.model_fields.items():
-        inner = inner_model(info.annotation)
-        if inner is None or (before and name == "metrics"):
-            continue
-        place = f"{before}{name}" + (".NAME" if is_mapping(info.annotation) else "")
-        yield place, inner
-        yield from _sections(inner, f"{place}.")
 
 
 def _table(title: str, model: type[BaseModel]) -> str:
