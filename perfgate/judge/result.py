@@ -14,6 +14,7 @@ from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics, launc
 from perfgate.judge.outputs import compared_outputs
 from perfgate.judge.probe_notices import probe_notices
 from perfgate.judge.splits import decompositions
+from perfgate.judge.suspects import nothing_touches, suspects_of
 from perfgate.judge.tellings import notices_of
 from perfgate.judge.verdict import Disturbance, Failure, Faults, Gated, GateVerdict, combine
 
@@ -40,6 +41,11 @@ def judge_run(
     faults = faults_of(run, conditions.disturbances, skipped)
     verdict = calibration_verdict(run, judged, faults) if plan.calibration else combine(gated_of(judged), faults)
     outputs = compared_outputs((*earlier, run))
+    metrics = tuple(_metric(one, (*earlier, run)) for one in judged)
+    parts = () if plan.calibration else decompositions(run, judged, earlier)
+    regressed = verdict.verdict is r.Verdict.REGRESSION and not plan.calibration
+    suspects = suspects_of(plan, metrics, parts) if regressed else ()
+    nobody = nothing_touches(plan, metrics, parts) if regressed and not suspects else None
     return r.Result(
         run_id=plan.run_id,
         box=plan.box,
@@ -53,17 +59,19 @@ def judge_run(
         head=_side(run, r.Side.HEAD, plan.head),
         limits=plan.limits,
         cost=cost_of(run),
-        metrics=tuple(_metric(one, (*earlier, run)) for one in judged),
+        metrics=metrics,
         launches=_launch_results(run),
         environment=conditions.environment,
         canary=conditions.canary,
-        decomposition=() if plan.calibration else decompositions(run, judged, earlier),
+        decomposition=parts,
+        suspects=suspects,
         warnings=(
             *conditions.notices,
             *_tolerated(verdict),
             *probe_notices(run),
             *false_alarms(run, judged),
             *notices_of(run, judged, outputs, earlier),
+            *((nobody,) if nobody else ()),
         ),
         outputs_differ=any(one.differ for one in outputs.values()) if outputs else None,
         pr=plan.pr,

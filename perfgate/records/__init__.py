@@ -40,6 +40,7 @@ from perfgate.records.facts import (
     Sample,
     Side,
     Telemetry,
+    Touched,
     Verdict,
     metric_label,
 )
@@ -107,6 +108,7 @@ __all__ = [
     "SideResult",
     "Suspect",
     "Telemetry",
+    "Touched",
     "Verdict",
     "metric_label",
 ]

@@ -180,6 +180,15 @@ class Commit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Touched:
+    """A commit between base and head, and what it changed. Both texts are a stranger's."""
+
+    sha: str  # full
+    title: str = ""
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class PullRequest:
     repository: str  # owner/name
     number: int
@@ -225,6 +234,7 @@ class RecipePlan:
     speculative: bool
     first_orders: tuple[Side, ...]  # which side goes first in pair 1, 2, …
     expected_launch_s: float | None = None
+    model: str = ""  # its name, as configured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +262,7 @@ class Plan(Fact):
         str, ...
     ] = ()  # what the result has to say about the conditions, e.g. the cpu profile's fixed environment
     calibration: bool = False  # one commit against itself, every pair measured: to learn the box's noise
+    touched: tuple[Touched, ...] = ()  # the commits between base and head, newest first, as far as they are few
     measured: tuple[str, ...] = ()  # recipes that get pairs, where not all do; the others stand on earlier runs' pairs
 
     @property

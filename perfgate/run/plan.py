@@ -54,6 +54,7 @@ class Commits:
     base: r.Commit
     head: r.Commit
     diff: DiffClass
+    touched: tuple[r.Touched, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ def compare_commits(repository: Repository, base: r.Commit, head: r.Commit, igno
         base_pyproject=repository.read_file(base.sha, PYPROJECT),
         head_pyproject=repository.read_file(head.sha, PYPROJECT),
     )
-    return Commits(base=base, head=head, diff=diff)
+    return Commits(base=base, head=head, diff=diff, touched=repository.touched_between(base.sha, head.sha))
 
 
 def find_configuration(
@@ -210,6 +211,7 @@ def make_plan(
         notes=notes,
         calibration=request.calibration,
         measured=request.measure,
+        touched=commits.touched,
     )
 
 
@@ -230,6 +232,7 @@ def _recipe_plan(recipe: ResolvedRecipe, resolved: Resolved, workload: str, seed
         concurrencies=tuple(recipe.workload.concurrency),
         samples=recipe.workload.sample_count,
         speculative=recipe.speculative,
+        model=recipe.model,
         first_orders=orders(seed, recipe.name, resolved.limits.max_pairs),
     )
 

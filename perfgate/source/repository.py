@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from perfgate.errors import PerfgateError
-from perfgate.records import Commit
+from perfgate.records import Commit, Touched
 from perfgate.source.git import Git, GitFailed, find_git_dir
 from perfgate.source.trees import OddTree, extract
 from perfgate.store.entries import Hold, Made, made_once
 
 MAX_FILE_BYTES = 4 * 2**20
+MAX_TOUCHED = 100
+"""Commits whose paths are written down with a run."""
+MAX_TOUCHED_PATHS = 60
+"""Of one commit; a change of more files is everybody's suspect anyway."""
 """Of a file that perfgate itself reads (configuration, pyproject.toml)."""
 
 _MAX_TITLE = 200
@@ -156,6 +160,28 @@ class Repository:
             raise self._broken(error) from error
         names = (name.decode("utf-8", "backslashreplace") for name in output.split(b"\0") if name)
         return tuple(sorted(names))
+
+    def history(self, good: str, bad: str, *, first_parent: bool = True) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The commits of `bad` that `good` has not, oldest first, each with its parents."""
+        follow = ("--first-parent",) if first_parent else ()
+        try:
+            listed = self._git.run(
+                "rev-list", "--reverse", "--topo-order", "--parents", *follow, "--end-of-options", f"{good}..{bad}"
+            )
+        except GitFailed as error:
+            raise self._broken(error) from error
+        return tuple((one[0], tuple(one[1:])) for one in (line.split() for line in listed.decode("ascii").splitlines()))
+
+    def touched_between(self, base: str, head: str) -> tuple[Touched, ...]:
+        """What each commit between two changed, newest first; of merges the branch's own. Empty where they are many."""
+        commits = self.history(base, head, first_parent=False)
+        own = [(sha, parents[0]) for sha, parents in commits if len(parents) == 1]
+        if len(commits) > MAX_TOUCHED:
+            return ()
+        return tuple(
+            Touched(sha=sha, title=self.resolve(sha).title, paths=self.changed_paths(parent, sha)[:MAX_TOUCHED_PATHS])
+            for sha, parent in reversed(own)
+        )
 
     def check_sglang(self, sha: str) -> None:
         """Refuses a commit whose tree is not laid out like SGLang's."""

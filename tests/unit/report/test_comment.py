@@ -229,11 +229,11 @@ def test_the_order_in_which_parts_go() -> None:
     for limit in range(length(render_comment(whole)), 300, -150):
         text = render_comment(whole, limit=limit)
         assert length(text) <= limit
-        for part in ("tok/s**: decode", "first token ms", "Commits to look", "perfgate gate", "Where the time goes"):
+        for part in ("tok/s**: decode", "first token ms", "Suspicion: where", "perfgate gate", "Where the time goes"):
             if part not in text and part not in gone:
                 gone.append(part)
         assert text.startswith("### ❌ perfgate: regression")
-    assert gone == ["tok/s**: decode", "first token ms", "Commits to look", "perfgate gate", "Where the time goes"]
+    assert gone == ["tok/s**: decode", "first token ms", "Suspicion: where", "perfgate gate", "Where the time goes"]
 
 
 @pytest.mark.parametrize("limit", [-1, 0, 50, 400])
