@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,9 +41,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
-    reasons = [why[2].removeprefix("Skipped: ") for why in skipped if isinstance(why, tuple)]
-    for line in needs.counted(reasons):
-        terminalreporter.write_line(line, yellow=True)
+    reasons = Counter(why[2].removeprefix("Skipped: ") for why in skipped if isinstance(why, tuple))
+    for reason, number in reasons.most_common():
+        terminalreporter.write_line(f"{number} skipped: {reason}", yellow=True)
 
 
 @pytest.fixture

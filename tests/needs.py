@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections import Counter
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +15,6 @@ import pytest
 
 from perfgate.host.sandbox import Isolation, available
 
-PREFIX = "needs "
 INSTALL = {
     "gcc": "sudo apt-get install gcc libc6-dev",
     "setpriv": "sudo apt-get install util-linux",
@@ -38,10 +35,4 @@ def lacking(tool: str) -> str | None:
 def require(tool: str) -> None:
     why = lacking(tool)
     if why is not None:
-        pytest.skip(f"{PREFIX}{tool}: {why}")
-
-
-def counted(reasons: Iterable[str]) -> list[str]:
-    """A line for each tool that was lacking, with the number of tests that were skipped for it."""
-    found = Counter(reason for reason in reasons if reason.startswith(PREFIX))
-    return [f"{number} not run, each {reason}" for reason, number in found.most_common()]
+        pytest.skip(f"needs {tool}: {why}")
