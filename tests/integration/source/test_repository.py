@@ -172,15 +172,6 @@ def test_merge_base(lab: Lab) -> None:
     assert Repository(lab.path).merge_base(main, head).sha == base
 
 
-def test_unrelated_histories(lab: Lab) -> None:
-    main = lab.git("rev-parse", "HEAD")
-    lab.git("checkout", "-q", "--orphan", "other")
-    other = lab.commit({"z": "1"})
-    text = _error(Repository(lab.path).merge_base, main, other)
-    assert "unrelated histories" in text
-    assert "--base" in text
-
-
 def test_shallow_clone_without_the_merge_base(lab: Lab, tmp_path: Path) -> None:
     lab.git("checkout", "-q", "-b", "change")
     head = lab.commit({"a": "1"})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perfgate.config.files import ConfigError, check, load, load_box, resolve
 from perfgate.config.yaml import MAX_BYTES
-from perfgate.errors import Exit, PerfgateError
+from perfgate.errors import Exit
 
 ONE_LINE = [
     # unknown keys
@@ -310,11 +310,6 @@ def test_mistakes_in_the_box_file(text: str, line: str, tmp_path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_box(tmp_path / "box.yml")
     assert str(caught.value) == f"{tmp_path}/box.yml:{line}"
-
-
-def test_a_box_file_that_is_not_there(tmp_path) -> None:
-    with pytest.raises(PerfgateError, match=r"no such file → perfgate init --box writes one"):
-        load_box(tmp_path / "box.yml")
 
 
 KEYS = st.sampled_from(
