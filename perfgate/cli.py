@@ -17,7 +17,7 @@ from perfgate.commands.github import app as on_github
 from perfgate.commands.streams import unbroken_streams
 from perfgate.cpu.changes import Change
 from perfgate.errors import Exit, PerfgateError
-from perfgate.report.escape import visible
+from perfgate.text import visible
 
 if TYPE_CHECKING:
     from perfgate.config.model import Resolved

@@ -13,7 +13,7 @@ from pathlib import Path
 from perfgate.build.steps import StepFailed
 from perfgate.errors import Exit, PerfgateError
 from perfgate.records import Blame, Side
-from perfgate.source.repository import printable
+from perfgate.text import visible
 
 SHOWN_LINES = 12
 _LINE = 240
@@ -141,13 +141,13 @@ def explain(failed: StepFailed) -> Failure:
 def _whole_line(output: str, at: int) -> str:
     start = output.rfind("\n", 0, at) + 1
     end = output.find("\n", at)
-    line = printable(output[start : end if end >= 0 else len(output)][:2000], _LINE)
+    line = visible(output[start : end if end >= 0 else len(output)][:2000], _LINE)
     return re.sub(r"^(error|cause|fatal): ", "", line)
 
 
 def useful_lines(output: str) -> tuple[str, ...]:
     """From the first line that speaks of an error, at most a dozen; else the last lines."""
-    lines = [shown for line in output.splitlines() if (shown := printable(line[:2000], _LINE))]
+    lines = [shown for line in output.splitlines() if (shown := visible(line[:2000], _LINE))]
     lines = [line for line in lines if not line.startswith(("Using Python ", "Downloading ", "hint: Build failures"))]
     first = next((number for number, line in enumerate(lines) if _speaks_of_error(line)), None)
     return tuple(lines[first : first + SHOWN_LINES] if first is not None else lines[-SHOWN_LINES:])

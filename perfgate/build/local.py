@@ -25,7 +25,7 @@ from perfgate.config.model import BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.records.files import short_hash
 from perfgate.source.diff import KERNEL_PROJECTS, DiffClass
-from perfgate.source.repository import printable
+from perfgate.text import visible
 
 PYTHON_PROJECT = "python"
 RUST_SOURCES = ("rust", "proto", "python/setup.py", "python/pyproject.toml")
@@ -174,7 +174,7 @@ def compiled_parts(wheel: Path, into: Path, limit: int = 2 * 2**30) -> tuple[str
         with sides_fault("the extension modules cannot be unpacked"), zipfile.ZipFile(wheel) as archive:
             return tuple(sorted(_unpack(archive, into, limit)))
     except NO_WHEEL as error:
-        what = f"the wheel with the extension modules cannot be read: {printable(str(error), 120)}"
+        what = f"the wheel with the extension modules cannot be read: {visible(str(error), 120)}"
         raise Refused(side_failure(what)) from error
 
 

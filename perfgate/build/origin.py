@@ -16,7 +16,7 @@ from typing import Any
 
 from perfgate.build.steps import Step
 from perfgate.errors import Exit, PerfgateError
-from perfgate.source.repository import printable
+from perfgate.text import visible
 
 DISTRIBUTIONS = (
     *("torch", "sgl-kernel", "sglang-kernel", "flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache"),
@@ -118,7 +118,7 @@ def _resolved(path: Path) -> Path | None:
 
 
 def _short(value: Any, limit: int = 80) -> str:
-    return printable(value, limit) if isinstance(value, str) else ""
+    return visible(value, limit) if isinstance(value, str) else ""
 
 
 def check_origin(answer: Answer, tree: Path) -> Path:
@@ -129,7 +129,7 @@ def check_origin(answer: Answer, tree: Path) -> Path:
     elif _resolved(answer.origin) in (wanted / "__init__.py", *(wanted / f"__init__.{kind}" for kind in ("pyc", "so"))):
         return answer.origin
     else:
-        found = printable(str(answer.origin), 200)
+        found = visible(str(answer.origin), 200)
     raise WrongOrigin(
         f"`import sglang` finds {found}, not the commit's code", where=str(wanted), remedy="remove that copy of sglang"
     )

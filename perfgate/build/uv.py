@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from uv import find_uv_bin
 
 from perfgate.build.failures import Refused, side_failure
-from perfgate.source.repository import printable
+from perfgate.text import visible
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -129,7 +129,7 @@ def requirement_lines(requirements: Iterable[str]) -> str:
     lines = tuple(requirements)
     for line in lines:
         if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in line) or line.endswith("\\"):
-            raise Refused(side_failure(f"not a requirement: {printable(line, 80)!r}"))
+            raise Refused(side_failure(f"not a requirement: {visible(line, 80)!r}"))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -145,7 +145,7 @@ def check_chosen(resolution: str, asked: Iterable[str]) -> None:
         try:
             requirement = Requirement(line)
         except (InvalidRequirement, RecursionError) as error:
-            raise Refused(side_failure(f"not a requirement: {printable(line, 80)!r}")) from error
+            raise Refused(side_failure(f"not a requirement: {visible(line, 80)!r}")) from error
         url = requirement.url
         if url is not None and url not in known and not url.startswith(("https://", "git+https://")):
             raise Refused(side_failure(f"{requirement.name} may only be had from an index or by https"))

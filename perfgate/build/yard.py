@@ -25,8 +25,8 @@ from typing import IO
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from perfgate.build.failures import Refused, side_failure
-from perfgate.source.repository import printable
 from perfgate.store.removal import remove_tree
+from perfgate.text import visible
 
 MAX_ENTRIES = 500_000
 MAX_BYTES = 40 * 2**30
@@ -134,7 +134,7 @@ def _take_packed(wheel: Path, target: Path) -> None:
             with zipfile.ZipFile(file) as theirs, zipfile.ZipFile(copy, "w") as ours:
                 _pack_anew(theirs, ours)
         except NO_WHEEL as error:
-            raise Refused(side_failure(f"{fault}: {printable(str(error), 120)}")) from error
+            raise Refused(side_failure(f"{fault}: {visible(str(error), 120)}")) from error
 
 
 def _check_directory(file: IO[bytes]) -> None:

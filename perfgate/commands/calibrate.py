@@ -22,7 +22,6 @@ from perfgate.judge.power import PowerRow, detected_from, power
 from perfgate.judge.values import Policy
 from perfgate.records.files import read_facts
 from perfgate.report import numbers, words
-from perfgate.report.escape import visible
 from perfgate.run.folder import launch_cost, newest_run, usual_costs
 from perfgate.run.gate import Outcome, layers, run_gate
 from perfgate.run.launch import ranks_of, workload_hash
@@ -31,6 +30,7 @@ from perfgate.run.noise import recall, with_known_noise, with_planned_samples
 from perfgate.run.plan import GateRequest, find_configuration, recipe_plans
 from perfgate.run.progress import Progress
 from perfgate.source.repository import Repository
+from perfgate.text import amount, count, minutes, visible
 
 RUNS_OF_POWER = 200  # per slowdown: a table to plan by, not to prove error rates with
 SLOWDOWNS = (0.0, 1 / 3, 2 / 3, 1.0, 4 / 3, 5 / 3, 2.0, 10 / 3)  # in budgets
@@ -201,7 +201,7 @@ def _table(metric: r.MetricPlan, rows: tuple[PowerRow, ...], *, with_gpus: bool)
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         shares = [f"{100 * share:.0f} %" for share in (row.regression, row.passed, row.inconclusive)]
-        cost = [numbers.amount(row.gpu_minutes, 0)] if with_gpus else []
+        cost = [amount(row.gpu_minutes, 0)] if with_gpus else []
         table.add_row(_change(metric, row.slowdown), *shares, f"{row.launches:.1f}", *cost)
     return table
 
@@ -216,15 +216,15 @@ def _closing(
             yield f"How long a launch of {recipe.name} takes here is not known yet."
             continue
         samples = known.samples[recipe.name]
-        on = f" on {numbers.count(ranks_of(recipe.flags), 'GPU')}" if with_gpus else ""
+        on = f" on {count(ranks_of(recipe.flags), 'GPU')}" if with_gpus else ""
         yield (
-            f"A launch of {recipe.name} takes {numbers.minutes(cost.seconds(samples))}{on}, with"
-            f" {numbers.count(samples, 'sample')} of {numbers.minutes(cost.sample)}."
+            f"A launch of {recipe.name} takes {minutes(cost.seconds(samples))}{on}, with"
+            f" {count(samples, 'sample')} of {minutes(cost.sample)}."
         )
-    launches = sum(count for count, _ in cheapest.values())
-    minutes = [gpu for _, gpu in cheapest.values()]
-    known_minutes = [gpu for gpu in minutes if gpu is not None]
-    gpu = f", {sum(known_minutes):.0f} GPU minutes" if len(known_minutes) == len(minutes) > 0 else ""
+    launches = sum(launches for launches, _ in cheapest.values())
+    spent = [gpu for _, gpu in cheapest.values()]
+    known_minutes = [gpu for gpu in spent if gpu is not None]
+    gpu = f", {sum(known_minutes):.0f} GPU minutes" if len(known_minutes) == len(spent) > 0 else ""
     yield f"A pull request that changes nothing takes at least {launches:.1f} launches on average{gpu}."
     yield f"Each row was played {RUNS_OF_POWER} times with the real judge."
 

@@ -23,6 +23,7 @@ from perfgate.host.public import public
 from perfgate.judge.evidence import RunFacts, launch_id
 from perfgate.judge.result import Conditions
 from perfgate.judge.verdict import Disturbance
+from perfgate.text import visible
 
 MOST_TOLD = 40  # differences of one kind; a hostile head could make thousands
 MOST_TEXT = 300
@@ -150,10 +151,7 @@ def _differences(findings: Sequence[Finding], cause: Cause) -> tuple[r.Differenc
 
 def _shown(text: str | None) -> str | None:
     """One bounded line without names of this machine; values of variables are strangers' text."""
-    if text is None:
-        return None
-    line = "".join(c if c.isprintable() else "·" for c in public(text[: 4 * MOST_TEXT]))
-    return line if len(line) <= MOST_TEXT else line[: MOST_TEXT - 1] + "…"
+    return None if text is None else visible(public(text[: 4 * MOST_TEXT]), MOST_TEXT)
 
 
 def _disturbances(findings: Sequence[Finding], rules: EnvironmentRules) -> Iterator[Disturbance]:

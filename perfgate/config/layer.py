@@ -16,6 +16,7 @@ from perfgate.config.model import BoxFile, Config, KeyPath, Source
 from perfgate.config.yaml import Document, Problem, Unreadable, read
 from perfgate.errors import PerfgateError
 from perfgate.records import METRICS
+from perfgate.text import visible
 
 M = TypeVar("M", Config, BoxFile)
 
@@ -42,13 +43,7 @@ def _line_of(source: Source, problem: Problem) -> str:
     key = ".".join(map(str, problem.path))
     nearest = f" → did you mean {problem.nearest}?" if problem.nearest else ""
     text = f"{where}: {key}: {problem.reason}{nearest}" if key else f"{where}: {problem.reason}{nearest}"
-    return _visible(text.removeprefix(": "))
-
-
-def _visible(text: str) -> str:
-    """A file may come from a stranger: what a terminal would act on is shown instead, and no line is endless."""
-    shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
-    return shown if len(shown) <= 400 else shown[:399] + "…"
+    return visible(text.removeprefix(": "), 400)  # a file may come from a stranger
 
 
 def load_layer(text: bytes, name: str) -> Config:

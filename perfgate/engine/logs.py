@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from perfgate.text import visible
+
 READY = "The server is fired up and ready to roll!"
 MAX_LINE = 64 * 1024  # of a line, bytes; the rest of it is dropped
 MAX_SHOWN = 300  # of a line that is shown to people, characters
@@ -144,9 +146,7 @@ _DULL_PARTS = ("Warning: ", "warnings.warn(", "% Completed |", "it/s]", "s/it]")
 
 def clean(line: str) -> str:
     """One line without terminal control and invisible direction marks, bounded in length."""
-    text = _ESCAPES.sub("", line)
-    text = "".join(c if c.isprintable() else " " if c == "\t" else "" for c in text[: 4 * MAX_SHOWN]).strip()
-    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
+    return visible(line, MAX_SHOWN)
 
 
 class LogParser:

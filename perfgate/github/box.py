@@ -28,7 +28,7 @@ from perfgate.run.gate import Outcome, run_gate
 from perfgate.run.plan import GateRequest
 from perfgate.run.progress import Progress
 from perfgate.run.public import write_public
-from perfgate.source.repository import printable
+from perfgate.text import visible
 
 WAIT_FOR_BOX_S = 30 * 60.0  # where another runner's gate has the box; a part of respond.SLACK_MINUTES
 MAX_REASON = 300
@@ -48,7 +48,7 @@ def gate_request_step(environment: MutableMapping[str, str], box: Path, progress
         outcome = _gate(job, request, box, about, token, progress)
         job.write_output("run-directory", str(_copied(outcome.run, about)))
     except PerfgateError as error:
-        job.write_output("reason", public(printable(str(error), MAX_REASON)))
+        job.write_output("reason", public(visible(str(error), MAX_REASON)))
         raise
     return Exit.OK if outcome.result is not None else outcome.exit_code
 

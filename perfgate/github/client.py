@@ -26,6 +26,7 @@ from perfgate.errors import Exit, PerfgateError
 from perfgate.github.access import GHOST, Person, level_of
 from perfgate.github.events import is_fork
 from perfgate.github.job import Job
+from perfgate.text import visible
 
 T = TypeVar("T")
 
@@ -335,7 +336,7 @@ def _told(what: str, permission: str) -> Iterator[None]:
 
 def _explained(error: GithubException, what: str, permission: str) -> GithubError:
     status = error.status
-    said = _one_line(error.message or "")
+    said = visible(error.message or "", 200)
     headers = {name.lower(): value for name, value in (error.headers or {}).items()}
     if isinstance(error, RateLimitExceededException) or status == 429 or "retry-after" in headers:
         return GithubError(f"limits our rate: {what}", remedy="re-run the job in an hour", status=429)
@@ -355,10 +356,6 @@ def _explained(error: GithubException, what: str, permission: str) -> GithubErro
 def _passing(error: GithubError) -> bool:
     """Whether a failure may be gone at the next try. Without a status: the connection was dropped."""
     return error.status is None or error.status in TRANSIENT
-
-
-def _one_line(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)[:200]
 
 
 def _message(text: object) -> dict[str, Any]:

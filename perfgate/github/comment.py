@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from perfgate.github.events import FullSha, Login
 from perfgate.records import Verdict
 from perfgate.report.comment import COMMENT_LIMIT, length
-from perfgate.report.escape import visible
+from perfgate.text import visible
 
 MARKER = "<!-- perfgate -->"
 STATE_BEGIN = "<!-- perfgate:state "

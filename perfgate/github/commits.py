@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from perfgate.errors import Exit, PerfgateError
-from perfgate.source.repository import printable
+from perfgate.text import visible
 
 TIMEOUT_S = 1800.0  # the first fetch of a repository of SGLang's size over a slow line
 BLOBLESS = "blob:none"
@@ -134,6 +134,6 @@ def _git(folder: Path, origin: Origin, *arguments: str) -> str:
     except subprocess.TimeoutExpired as error:
         raise FetchError(f"git {arguments[0]} did not end within {TIMEOUT_S:.0f} s", where=origin.url) from error
     if done.returncode:
-        said = printable(done.stderr.strip() or f"exit code {done.returncode}", 300)
+        said = visible(done.stderr.strip() or f"exit code {done.returncode}", 300)
         raise FetchError(f"git {arguments[0]}: {said}", where=origin.url, remedy="re-run the job")
     return done.stdout

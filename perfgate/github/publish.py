@@ -17,7 +17,7 @@ from perfgate.github.request import Request
 from perfgate.github.say import Desk
 from perfgate.github.settle import settle, subject_of
 from perfgate.records import Verdict
-from perfgate.source.repository import printable
+from perfgate.text import visible
 
 JobResult = Literal["success", "failure", "cancelled", "skipped"]
 """What GitHub says of the measure job."""
@@ -60,7 +60,7 @@ def read_outcome(request: Request, measured: Measured) -> Outcome:
         return outcome_of(read_artifact(measured.artifact, request))
     except ArtifactMissing as error:
         why = "The runner was lost or its job ended early" if measured.result == "failure" else "Nothing was measured"
-        return Outcome(Verdict.ENVIRONMENT, f"{why}: {printable(measured.reason, 300) or error.what}.")
+        return Outcome(Verdict.ENVIRONMENT, f"{why}: {visible(measured.reason, 300) or error.what}.")
     except ArtifactError as error:
         return Outcome(Verdict.ENVIRONMENT, f"What the box sent back cannot be used: {error.what}.")
 

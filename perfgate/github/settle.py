@@ -17,7 +17,7 @@ from perfgate.github.request import Request
 from perfgate.github.say import Change, Desk, Render, Sticky
 from perfgate.records import Verdict
 from perfgate.report.comment import length
-from perfgate.report.escape import visible
+from perfgate.text import visible
 
 
 @dataclass(frozen=True, kw_only=True)

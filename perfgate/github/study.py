@@ -13,7 +13,8 @@ from perfgate.github.commits import Origin, fetch_commits, fetch_file
 from perfgate.records import Commit
 from perfgate.source.diff import DiffClass, classify
 from perfgate.source.pins import PYPROJECT
-from perfgate.source.repository import Repository, printable
+from perfgate.source.repository import Repository
+from perfgate.text import visible
 
 MAX_NOTE = 300
 
@@ -53,5 +54,5 @@ def _fault_of(config: bytes | None) -> str:
     try:
         load(config or b"", CONFIG_PATH)
     except PerfgateError as error:
-        return printable(str(error), MAX_NOTE)
+        return visible(str(error), MAX_NOTE)
     return ""

@@ -22,6 +22,7 @@ from typing import Self
 
 from perfgate.errors import Exit, PerfgateError
 from perfgate.records.files import boot_id, short_hash, utc_now
+from perfgate.text import visible
 
 SHARED_MODE = 0o666  # other users of the box must be able to open it; an admin may create it with a narrower mode
 POLL_S = 1.0
@@ -193,7 +194,7 @@ def _still_named(path: Path, fd: int) -> bool:
 
 
 def _write_holder(fd: int, text: str) -> Holder:
-    holder = Holder(text=_clean(text), pid=os.getpid(), since=utc_now(), host=_host())
+    holder = Holder(text=visible(text, HOLDER_LIMIT), pid=os.getpid(), since=utc_now(), host=_host())
     line = json.dumps(asdict(holder)).encode()
     with suppress(OSError):  # opened for reading only, or a full disk: the lock holds all the same
         os.pwrite(fd, line, 0)
@@ -210,16 +211,11 @@ def _read_holder(fd: int) -> Holder:
         return Holder(text="", pid=None, since="", host="")
     pid = body.get("pid")
     return Holder(
-        text=_clean(str(body.get("text", ""))),
+        text=visible(str(body.get("text", "")), HOLDER_LIMIT),
         pid=pid if isinstance(pid, int) else None,
-        since=_clean(str(body.get("since", "")))[:32],
-        host=_clean(str(body.get("host", "")))[:16],
+        since=visible(str(body.get("since", "")), 32),
+        host=visible(str(body.get("host", "")), 16),
     )
-
-
-def _clean(text: str) -> str:
-    """One printable line of bounded length: it is shown on other users' terminals."""
-    return "".join(c if c.isprintable() else " " for c in text).strip()[:HOLDER_LIMIT]
 
 
 def _age(since: str) -> str:

@@ -17,10 +17,12 @@ from typing import Any
 from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
 
+from perfgate import text
 from perfgate.records import Result, SideResult
-from perfgate.report import numbers, words
-from perfgate.report.escape import Md, cell_code, code, fence, link, plain, visible, web_address
+from perfgate.report import words
+from perfgate.report.escape import Md, cell_code, code, fence, link, plain, web_address
 from perfgate.report.tables import interval_name, launch_tables, row_of, table_rows
+from perfgate.text import NOTHING, SPACE, visible
 
 COMMENT_LIMIT = 65_536  # characters of a comment on GitHub
 MOST_ROWS = 24
@@ -101,7 +103,7 @@ def _render(result: Result, links: Links, shape: Shape) -> str:
         "lines": fence(failed) if failed else None,
         "reproduce": fence([*fetch_head(result), reproduce(result)], width=2000),
     }
-    text = (
+    written = (
         _templates()
         .get_template("comment.md.j2")
         .render(
@@ -121,16 +123,16 @@ def _render(result: Result, links: Links, shape: Shape) -> str:
             sentences=words.paragraphs(result),
             blocks={name: _placeholder(name) if block else None for name, block in blocks.items()},
             glossary=words.GLOSSARY,
-            numbers=numbers,
+            text=text,
             most=MOST_DIFFERENCES,
             measured=bool(rows or result.launches),
             most_notices=MOST_NOTICES,
         )
     )
-    text = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    written = re.sub(r"\n{3,}", "\n\n", written).strip() + "\n"
     for name, block in blocks.items():  # put in last: blank lines inside a log are the log's own
-        text = text.replace(_placeholder(name), block or "")
-    return text
+        written = written.replace(_placeholder(name), block or "")
+    return written
 
 
 def _placeholder(name: str) -> Md:
@@ -159,12 +161,12 @@ def _heading(result: Result) -> Md:
 
 
 def _bold(text: str) -> Md:
-    return Md(f"**{plain(text, 80)}**") if text != numbers.NOTHING else Md(text)
+    return Md(f"**{plain(text, 80)}**") if text != NOTHING else Md(text)
 
 
 def _one_piece(text: str) -> Md:
     """For a cell that is not to be broken where it is short."""
-    return Md(plain(text, 80).replace(" ", numbers.SPACE)) if len(text) <= 20 else plain(text, 80)
+    return Md(plain(text, 80).replace(" ", SPACE)) if len(text) <= 20 else plain(text, 80)
 
 
 def _link(label: str, url: str | None) -> Md:

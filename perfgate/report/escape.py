@@ -1,34 +1,28 @@
-"""Text of strangers, made harmless for Markdown, HTML and terminals.
+"""Text of strangers, made harmless for Markdown and HTML.
 
 Commit titles, branch and file names, log lines, recipe names and every text of a result that came as an artifact are a
 stranger's. Two things can go wrong: characters that a reader cannot see (direction marks, zero width, control
 characters) make a text look like another one, and markup becomes active (links, images, mentions that notify people,
 references that link issues, HTML, code fences that swallow what follows).
 
-What is invisible is shown as ⟨U+202E⟩. For Markdown, markup characters are escaped; where GitHub looks for a pattern in
-the text itself, after Markdown (mentions, references, addresses, emoji codes), a word joiner breaks the pattern.
+What is invisible is shown (see `text.visible`). For Markdown, markup characters are escaped; where GitHub looks for a
+pattern in the text itself, after Markdown (mentions, references, addresses, emoji codes), a word joiner breaks it.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from urllib.parse import quote, urlsplit
 
+from perfgate.text import visible
+
 JOINER = "\u2060"  # word joiner: nothing to see, no line break, and no longer the pattern that GitHub looks for
-MARKS_IN_A_ROW = 2  # combining marks on one letter; more of them climb over the neighbouring lines
-INVISIBLE_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
-HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-EMOJI_STYLE = "\ufe0f"
-NO_BREAK = "\u00a0"
 
 MOST_TICKS = 8
 
 _LONG_RUN = re.compile(rf"`{{{MOST_TICKS + 1},}}")
-_ANSI = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")
-_SPACES = re.compile(rf"[^\S{NO_BREAK}]+")
 _PLAIN = re.compile(r"[ -~]*")
 
 
@@ -36,49 +30,6 @@ class Md(str):
     """Markdown that may be put into a document as it is. Made by this module and by templates, never from input."""
 
     __slots__ = ()
-
-
-def visible(text: str, limit: int | None = None, *, keep_spaces: bool = False) -> str:
-    """One line without anything that a reader cannot see, at most `limit` characters.
-
-    White space becomes single spaces, unless `keep_spaces` (log lines).
-    """
-    if limit is not None and len(text) > 4 * limit + 4:
-        text = text[: 4 * limit + 4]  # long enough to know that it is too long, whatever is in it
-    text = _ANSI.sub("", text)
-    text = text.expandtabs(4).rstrip().replace("\n", " ") if keep_spaces else _SPACES.sub(" ", text).strip()
-    if not _PLAIN.fullmatch(text):
-        text = _show_hidden(text)
-    if limit is not None and len(text) > limit:
-        text = text[: max(limit - 1, 0)].rstrip() + "…"
-    return text
-
-
-def _show_hidden(text: str) -> str:
-    shown: list[str] = []
-    marks = 0
-    for character in text:
-        category = unicodedata.category(character)
-        marks = marks + 1 if category in ("Mn", "Me") else 0
-        if marks > MARKS_IN_A_ROW:
-            continue
-        if category == "Zs" and character != NO_BREAK:
-            shown.append(" ")
-        elif _is_hidden(character, category):
-            shown.append(f"⟨U+{ord(character):04X}⟩")
-        else:
-            shown.append(character)
-    return "".join(shown)
-
-
-def _is_hidden(character: str, category: str) -> bool:
-    if (
-        category == "Mn"
-        and character != EMOJI_STYLE
-        and ("\ufe00" <= character <= "\ufe0f" or character >= "\U000e0000")
-    ):
-        return True  # variation selectors, in which whole texts can hide
-    return category in HIDDEN or character in INVISIBLE_LETTERS
 
 
 _MARKUP = re.compile(r"[\\`*{}\[\]<>!|~&^#]|_(?![A-Za-z0-9])|(?<![A-Za-z0-9])_")  # inside a word _ is only itself
@@ -170,12 +121,3 @@ def web_address(url: str | None) -> str | None:
     except ValueError:
         return None
     return quote(url, safe="/:?#=&%~+,;@-._!") if safe and "\\" not in parts.netloc else None
-
-
-def words(items: Sequence[str], most: int = 3) -> str:
-    """ "a, b, c and 2 more" """
-    shown = list(items[:most])
-    rest = len(items) - len(shown)
-    if rest:
-        return f"{', '.join(shown)} and {rest} more"
-    return " and ".join((", ".join(shown[:-1]), shown[-1])) if len(shown) > 1 else "".join(shown)

@@ -1,4 +1,4 @@
-"""Numbers as people read them.
+"""A metric's numbers as people read them.
 
 One sign convention everywhere: a change is head against base in the metric's own direction (tok/s −5.2 %, ms +5.2 %).
 The judge's log differences (+ = slower) are turned into such changes exactly; budgets and detectable losses too, so
@@ -8,57 +8,9 @@ that two numbers that stand side by side mean the same.
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
 
 from perfgate.records import METRICS, Better, Metric
-
-NOTHING = "–"  # what is absent, never 0
-MINUS = "−"
-SPACE = "\u00a0"  # between a number and its unit
-HIGHEST = 1e12
-
-
-def decimals_for(*values: float | None) -> int:
-    """Decimals that give the smallest of the values four significant digits.
-
-    Four, so that a reader who divides the printed head by the printed base gets the printed change, to its last digit
-    or one beside it.
-    """
-    sizes = [abs(value) for value in values if value is not None and math.isfinite(value) and value != 0]
-    smallest = min(sizes, default=1.0)
-    return min(max(3 - math.floor(math.log10(smallest)), 0), 9)
-
-
-def amount(value: float | None, decimals: int | None = None) -> str:
-    """ "94.13"; "–" where there is none."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    if abs(value) >= HIGHEST:
-        return f"{value:.3g}".replace("-", MINUS)
-    text = f"{value:,.{decimals_for(value) if decimals is None else decimals}f}"
-    return text.replace("-", MINUS)
-
-
-def pair_of_amounts(base: float | None, head: float | None) -> tuple[str, str]:
-    """Base and head with the same number of decimals, so that they can be compared digit by digit."""
-    decimals = decimals_for(base, head)
-    return amount(base, decimals), amount(head, decimals)
-
-
-def percent(share: float | None, *, signed: bool = True) -> str:
-    """ "−36.0 %" of −0.36."""
-    number = percent_number(share, signed=signed)
-    return number if number == NOTHING else f"{number}{SPACE}%"
-
-
-def percent_number(share: float | None, *, signed: bool = True) -> str:
-    if share is None or not math.isfinite(share):
-        return NOTHING
-    hundredths = 100 * share
-    if abs(hundredths) >= 1e6:
-        return f"{hundredths:{'+' if signed else ''}.2g}".replace("-", MINUS)
-    text = f"{hundredths:{'+' if signed else ''},.{1 if abs(hundredths) < 1000 else 0}f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", MINUS)
+from perfgate.text import NOTHING, SPACE, percent, percent_number
 
 
 def change_of(slowdown: float | None, better: Better) -> float | None:
@@ -101,28 +53,3 @@ def loss(slowdown: float | None, better: Better) -> str:
     """The size of a loss, without a sign: "3.0 %"."""
     changed = change_of(slowdown, better)
     return percent(abs(changed) if changed is not None else None, signed=False)
-
-
-def minutes(seconds: float | None) -> str:
-    """ "45 s", "7 min", "1 h 20 min"."""
-    if seconds is None or not math.isfinite(seconds) or seconds < 0:
-        return NOTHING
-    if seconds < 90:
-        return f"{seconds:.0f}{SPACE}s"
-    whole = round(seconds / 60)
-    if whole < 90:
-        return f"{whole}{SPACE}min"
-    return f"{whole // 60:,}{SPACE}h {whole % 60}{SPACE}min" if whole < 60_000 else f"{whole // 60:,}{SPACE}h"
-
-
-def count(number: int, thing: str) -> str:
-    many = "es" if thing.endswith("ch") else "s"
-    return f"{number:,} {thing}{'' if number == 1 else many}"
-
-
-def moment(time: str) -> str:
-    """ "2026-02-19 14:00 UTC" of an RFC 3339 time; what is none is shown as it is."""
-    try:
-        return datetime.fromisoformat(time).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except (ValueError, OverflowError):
-        return time

@@ -20,10 +20,12 @@ from jinja2 import PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from perfgate import records as r
-from perfgate.report import numbers, plots, words
+from perfgate import text
+from perfgate.report import plots, words
 from perfgate.report.comment import Links, reproduce
-from perfgate.report.escape import visible, web_address
+from perfgate.report.escape import web_address
 from perfgate.report.tables import Row, interval_name, launch_tables, row_of, table_rows
+from perfgate.text import NOTHING, minutes, pair_of_amounts, percent_number, visible
 
 PROBES = frozenset({"verify_ms", "draft_ms", "draft_extend_ms", "decode_ms"})
 MOST_PLOTS = 40
@@ -64,7 +66,7 @@ def render_page(result: r.Result, facts: Sequence[r.Fact] = (), *, links: Links 
             builds=[fact for fact in facts if isinstance(fact, r.Build)],
             reproduce=reproduce(result),
             glossary=words.GLOSSARY,
-            numbers=numbers,
+            text=text,
         )
     )
 
@@ -158,11 +160,11 @@ def _caption(metric: r.Metric, result: r.Result) -> str:
 
 def _phases(name: str, result: r.Result, one: r.Decomposition) -> _Phases:
     phases = plots.phases_of(result, one)
-    lengths = {phase.name: numbers.pair_of_amounts(phase.base, phase.head) for phase in phases}
+    lengths = {phase.name: pair_of_amounts(phase.base, phase.head) for phase in phases}
     parts = tuple(
         (
             words.PHASES.get(part.phase, part.phase),
-            *lengths.get(words.PHASES.get(part.phase, part.phase), (numbers.NOTHING, numbers.NOTHING)),
+            *lengths.get(words.PHASES.get(part.phase, part.phase), (NOTHING, NOTHING)),
             _points(part.slowdown),
             f"{_points(part.low)} … {_points(part.high)}" if part.low is not None and part.high is not None else "",
         )
@@ -174,7 +176,7 @@ def _phases(name: str, result: r.Result, one: r.Decomposition) -> _Phases:
 
 def _points(slowdown: float | None) -> str:
     """A part of the log ratio in hundredths; + makes head slower."""
-    return numbers.percent_number(slowdown)
+    return percent_number(slowdown)
 
 
 def samples_of(facts: Iterable[r.Fact], metric: r.Metric) -> dict[str, list[float]]:
@@ -223,8 +225,8 @@ def sources_of(facts: Sequence[r.Fact]) -> dict[str, Source]:
             sha=begin.sha,
             build=begin.build,
             log=begin.log,
-            ready=numbers.minutes(ended[name].ready_s if name in ended else None),
-            wall=numbers.minutes(ended[name].wall_s if name in ended else None),
+            ready=minutes(ended[name].ready_s if name in ended else None),
+            wall=minutes(ended[name].wall_s if name in ended else None),
             facts={kind: tuple(found) for kind, found in ids.get(name, {}).items()},
         )
         for name, begin in begun.items()

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from perfgate import records as r
 from perfgate.report import numbers, words
 from perfgate.report.svg import Drawing, Scale, axis, scale_over
+from perfgate.text import HIGHEST, amount, count, decimals_for, minutes, pair_of_amounts
 
 WIDTH = 720.0
 LEFT = 92.0
@@ -81,9 +82,9 @@ def dot_plot(name: str, result: r.Result, metric: r.Metric, samples: Samples | N
     scale = scale_over(values, LEFT, WIDTH - RIGHT)
     bottom = 34 + ROW * (len(pairs) + 1)
     _budget_side(drawing, metric, scale, spent, bottom)
-    decimals = numbers.decimals_for(scale.high - scale.low) - 2
-    axis(drawing, scale, 28, bottom, lambda value: numbers.amount(value, max(decimals, 0)))
-    drawing.line(scale(metric.base), 28, scale(metric.base), bottom, "base-mean", f"base {numbers.amount(metric.base)}")
+    decimals = decimals_for(scale.high - scale.low) - 2
+    axis(drawing, scale, 28, bottom, lambda value: amount(value, max(decimals, 0)))
+    drawing.line(scale(metric.base), 28, scale(metric.base), bottom, "base-mean", f"base {amount(metric.base)}")
     drawing.text(scale(metric.base), 18, "base", "base-text", _anchor(scale, metric.base))
     for number, pair in enumerate(pairs):
         _pair_row(drawing, scale, pair, 34 + ROW * (number + 0.5), known)
@@ -93,7 +94,7 @@ def dot_plot(name: str, result: r.Result, metric: r.Metric, samples: Samples | N
 
 def _drawable(metric: r.Metric) -> bool:
     numbers_ = (metric.base, metric.head)
-    return all(value is not None and math.isfinite(value) and 0 < value < numbers.HIGHEST for value in numbers_)
+    return all(value is not None and math.isfinite(value) and 0 < value < HIGHEST for value in numbers_)
 
 
 def _at(metric: r.Metric, slowdown: float | None) -> float | None:
@@ -111,7 +112,7 @@ def _interval_values(metric: r.Metric) -> tuple[float | None, float | None]:
 
 
 def _in_words(metric: r.Metric, label: str) -> str:
-    base, head = numbers.pair_of_amounts(metric.base, metric.head)
+    base, head = pair_of_amounts(metric.base, metric.head)
     return (
         f"Base {base}, head {head} {label}: {numbers.change(metric)}, interval {numbers.interval(metric)},"
         f" budget {numbers.budget(metric)}. Circles are base launches, diamonds head launches."
@@ -150,7 +151,7 @@ def _pair_row(drawing: Drawing, scale: Scale, pair: PlottedPair, y: float, sampl
         for sample in samples.get(launch_id, ())[:20]:
             drawing.line(scale(sample), y + 7, scale(sample), y + 11, f"sample {side}-sample")
         order = ", measured first" if pair.first == side else ""
-        tip = f"{launch_id}: {numbers.amount(value)}{order}"
+        tip = f"{launch_id}: {amount(value)}{order}"
         mark = drawing.circle if side == "base" else drawing.diamond
         mark(scale(value), y, 5.5 if side == "base" else 7, f"{side}-mark", tip)
 
@@ -170,9 +171,7 @@ def _interval_row(
     left = scale(ends[0]) if ends[0] is not None else scale.start
     right = scale(ends[1]) if ends[1] is not None else scale.end
     drawing.box(left, y - 5, right - left, 10, "interval", f"{level} interval: {numbers.interval(metric)}")
-    drawing.line(
-        scale(metric.head), y - 9, scale(metric.head), y + 9, "estimate", f"head {numbers.amount(metric.head)}"
-    )
+    drawing.line(scale(metric.head), y - 9, scale(metric.head), y + 9, "estimate", f"head {amount(metric.head)}")
     place, anchor = _room_beside(left, right, scale(metric.head))
     drawing.text(place, y + 4, numbers.change(metric), "value", anchor)
 
@@ -232,7 +231,7 @@ def phase_bars(name: str, recipe: str, phases: Sequence[Phase]) -> Markup | None
     totals = [math.fsum(phase.on(side) for phase in phases) for side in ("base", "head")]
     if not phases or max(totals) <= 0:
         return None
-    told = "; ".join(f"{one.name} {numbers.amount(one.base)} → {numbers.amount(one.head)} ms" for one in phases)
+    told = "; ".join(f"{one.name} {amount(one.base)} → {amount(one.head)} ms" for one in phases)
     drawing = Drawing(name, WIDTH, 140, f"{recipe}: one step in ms, base and head", told)
     scale = Scale(0, max(totals), LEFT, WIDTH - RIGHT - 60)
     axis(drawing, scale, 8, 88, lambda value: f"{value:g}")
@@ -244,7 +243,7 @@ def phase_bars(name: str, recipe: str, phases: Sequence[Phase]) -> Markup | None
         for index, phase in enumerate(phases):
             _segment(drawing, (scale(place), scale(place + phase.on(side))), y, index, phase, side)
             place += phase.on(side)
-        drawing.text(scale(total) + 6, y + 19, numbers.amount(total), "value")
+        drawing.text(scale(total) + 6, y + 19, amount(total), "value")
     _phase_key(drawing, phases, 132)
     return drawing.markup()
 
@@ -260,17 +259,15 @@ def _phase_key(drawing: Drawing, phases: Sequence[Phase], y: float) -> None:
 def _segment(drawing: Drawing, ends: tuple[float, float], y: float, index: int, phase: Phase, side: str) -> None:
     start, end = ends
     length = phase.on(side)
-    drawing.box(
-        start, y, end - start, 30, f"phase phase-{index % 6}", f"{side}: {phase.name} {numbers.amount(length)} ms"
-    )
-    for label in (f"{phase.name} {numbers.amount(length, 1)}", phase.name):
+    drawing.box(start, y, end - start, 30, f"phase phase-{index % 6}", f"{side}: {phase.name} {amount(length)} ms")
+    for label in (f"{phase.name} {amount(length, 1)}", phase.name):
         if end - start > 7.2 * len(label) + 8:
             drawing.text((start + end) / 2, y + 19, label, "phase-text", "middle")
             return
 
 
 def _is_length(value: float | None) -> bool:
-    return value is not None and math.isfinite(value) and 0 <= value < numbers.HIGHEST
+    return value is not None and math.isfinite(value) and 0 <= value < HIGHEST
 
 
 def _length(value: float | None) -> float:
@@ -299,7 +296,7 @@ def timeline(name: str, facts: Sequence[r.Fact]) -> Markup | None:
     lanes = list(dict.fromkeys(span.lane for span in spans))[:24]
     end = max(span.end for span in spans)
     height = 16 + 24 * len(lanes) + 34
-    described = f"{numbers.count(len(spans), 'span')} in {numbers.minutes(end)}, in the order in which they ran."
+    described = f"{count(len(spans), 'span')} in {minutes(end)}, in the order in which they ran."
     drawing = Drawing(name, WIDTH, height, "When what ran", described)
     left = LEFT + 30
     scale = Scale(0, max(end, 1.0), left, WIDTH - RIGHT)
@@ -339,7 +336,7 @@ def _lane_order(span: Span) -> tuple[int, str, float]:
 
 def _spans(fact: r.Fact, begun: Mapping[str, r.LaunchBegin], now: float, start: float) -> list[Span]:
     if isinstance(fact, r.Build):
-        tip = f"build of {fact.side.value}, {numbers.minutes(fact.seconds)}{', from the cache' if fact.cached else ''}"
+        tip = f"build of {fact.side.value}, {minutes(fact.seconds)}{', from the cache' if fact.cached else ''}"
         return [Span("build", max(now - max(fact.seconds, 0), 0), now, f"{fact.side.value}-build", tip)]
     if isinstance(fact, r.Canary):
         return [Span("canary", now, now, "canary-mark", f"canary {fact.when} {fact.launch}")]
@@ -353,8 +350,8 @@ def _spans(fact: r.Fact, begun: Mapping[str, r.LaunchBegin], now: float, start: 
     css = f"{side}-span" if fact.valid else "invalid-span"
     says = "" if fact.valid else ", not valid"
     return [
-        Span(lane, begin, ready, f"{side}-start", f"{fact.id}: starting, {numbers.minutes(ready - begin)}"),
-        Span(lane, ready, now, css, f"{fact.id}: measuring, {numbers.minutes(now - ready)}{says}"),
+        Span(lane, begin, ready, f"{side}-start", f"{fact.id}: starting, {minutes(ready - begin)}"),
+        Span(lane, ready, now, css, f"{fact.id}: measuring, {minutes(now - ready)}{says}"),
     ]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
-from perfgate.report.escape import visible
+from perfgate.text import visible
 
 
 def number(value: float) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from perfgate.records import LaunchResult, Metric, Result, metric_label
 from perfgate.report import numbers, words
+from perfgate.text import SPACE, amount, decimals_for, pair_of_amounts
 
 MOST_LAUNCHES = 100
 MOST_COLUMNS = 16
@@ -41,7 +42,7 @@ def table_rows(result: Result) -> list[Row]:
 
 
 def row_of(metric: Metric, result: Result) -> Row:
-    base, head = numbers.pair_of_amounts(metric.base, metric.head)
+    base, head = pair_of_amounts(metric.base, metric.head)
     return Row(
         recipe=metric.recipe,
         label=words.label(metric, result),
@@ -58,7 +59,7 @@ def row_of(metric: Metric, result: Result) -> Row:
 
 def interval_name(result: Result) -> str:
     levels = {metric.interval_level for metric in result.metrics}
-    return f"{100 * levels.pop():.3g}{numbers.SPACE}% interval" if len(levels) == 1 else "interval"
+    return f"{100 * levels.pop():.3g}{SPACE}% interval" if len(levels) == 1 else "interval"
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,12 @@ def launch_tables(result: Result) -> list[LaunchTable]:
 def _launch_table(recipe: str, launches: Sequence[LaunchResult]) -> LaunchTable:
     own = [launch for launch in launches if launch.id.split("/")[0] == recipe]
     names = sorted(dict.fromkeys(name for launch in own for name in launch.values), key=_column_order)[:MOST_COLUMNS]
-    decimals = {name: numbers.decimals_for(*(launch.values.get(name) for launch in own)) for name in names}
+    decimals = {name: decimals_for(*(launch.values.get(name) for launch in own)) for name in names}
     rows = tuple(
         (
             launch.id,
             {1: "first", 2: "second"}.get(launch.position, str(launch.position)),
-            *(numbers.amount(launch.values.get(name), decimals[name]) for name in names),
+            *(amount(launch.values.get(name), decimals[name]) for name in names),
             _use(launch),
         )
         for launch in own[:MOST_LAUNCHES]

@@ -11,9 +11,8 @@ from rich.text import Text
 
 from perfgate.records import MetricVerdict, Plan, RecipePlan, Result, Verdict, metric_label
 from perfgate.report import numbers, words
-from perfgate.report.escape import visible
-from perfgate.report.escape import words as join
 from perfgate.report.tables import Row, interval_name, table_rows
+from perfgate.text import amount, count, listed, minutes, visible
 
 WIDE = 100  # columns from which the budget gets a column of its own
 MOST_ROWS = 60
@@ -59,7 +58,7 @@ def _result_parts(result: Result) -> Iterator[RenderableType]:
         yield NEW_LINE
         yield _MetricTable(rows[:MOST_ROWS], interval_name(result))
     if len(rows) > MOST_ROWS:
-        yield Text(f"{numbers.count(len(rows) - MOST_ROWS, 'more row')} in result.json", style="dim")
+        yield Text(f"{count(len(rows) - MOST_ROWS, 'more row')} in result.json", style="dim")
     for title, sentences in words.paragraphs(result):
         yield NEW_LINE
         yield Text.assemble((f"{title} ", "bold"), visible(" ".join(sentences), 1200))
@@ -73,7 +72,7 @@ def _result_parts(result: Result) -> Iterator[RenderableType]:
         yield Text("Notes", style="bold")
         yield from (_text(f"- {notice.text}", 500) for notice in notices[:MOST_NOTICES])
         if len(notices) > MOST_NOTICES:
-            yield Text(f"- {numbers.count(len(notices) - MOST_NOTICES, 'more note')} in result.json")
+            yield Text(f"- {count(len(notices) - MOST_NOTICES, 'more note')} in result.json")
     yield NEW_LINE
     yield _closing(result)
 
@@ -84,9 +83,9 @@ def _closing(result: Result) -> Text:
         f"base {visible(result.base.sha[:10])}",
         f"head {visible(result.head.sha[:10])}",
         f"box {visible(result.box, 40)}",
-        numbers.count(result.cost.launches, "launch"),
-        numbers.minutes(result.cost.wall_s),
-        *([f"{numbers.amount(gpu, 0)} GPU minutes"] if gpu is not None else []),
+        count(result.cost.launches, "launch"),
+        minutes(result.cost.wall_s),
+        *([f"{amount(gpu, 0)} GPU minutes"] if gpu is not None else []),
         f"run {visible(result.run_id, 60)}",
     ]
     return Text(" · ".join(parts), style="dim")
@@ -159,17 +158,15 @@ def _plan_parts(plan: Plan, expected_minutes: float | None) -> Iterator[Renderab
     yield Padding(_recipe_table(plan), (0, 0, 0, 2), expand=False)
     yield NEW_LINE
     limits = plan.limits
-    expected = f"about {numbers.minutes(expected_minutes * 60)}" if expected_minutes is not None else "not known yet"
-    pairs = numbers.count(limits.max_pairs, "pair")
+    expected = f"about {minutes(expected_minutes * 60)}" if expected_minutes is not None else "not known yet"
+    pairs = count(limits.max_pairs, "pair")
     if plan.calibration:
         yield _indented(f"Expected: {expected}. One commit against itself: {pairs} of each recipe, all of them.")
     else:
-        yield _indented(
-            f"Expected: {expected}. At most {pairs} a recipe and {numbers.minutes(limits.minutes * 60)} in all."
-        )
+        yield _indented(f"Expected: {expected}. At most {pairs} a recipe and {minutes(limits.minutes * 60)} in all.")
         yield _indented("Each metric is measured until it is decided, and no longer.")
     if plan.continues:
-        yield _indented(f"Adds to the evidence of {join(plan.continues)}.")
+        yield _indented(f"Adds to the evidence of {listed(plan.continues)}.")
     yield from (_indented(f"Note: {note}") for note in plan.notes[:MOST_NOTICES])
 
 
@@ -182,7 +179,7 @@ def _recipe_table(plan: Plan) -> Table:
             Text(visible(recipe.name, 40), style="bold"),
             Text(", ".join(map(str, recipe.concurrencies))),
             Text(str(recipe.samples)),
-            Text(numbers.minutes(recipe.expected_launch_s)),
+            Text(minutes(recipe.expected_launch_s)),
             Text(_gated(plan, recipe)),
         )
     return table

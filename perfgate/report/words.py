@@ -21,7 +21,7 @@ from perfgate.records import (
     metric_label,
 )
 from perfgate.report import numbers
-from perfgate.report.escape import words as join
+from perfgate.text import count, listed, percent
 
 PHASES = {
     "draft_ms": "draft",
@@ -272,7 +272,7 @@ def environment_sentences(environment: Environment) -> list[str]:
         told = _first_sentences(unexplained)
         sentences.append(f"Not the same for both sides, and the change does not explain it: {told}")
     if same:
-        things = numbers.count(len(same), "thing")
+        things = count(len(same), "thing")
         if explained or unexplained:
             sentences.append(f"All else that was compared is the same ({things}).")
         else:
@@ -300,7 +300,7 @@ def canary_sentence(result: Result) -> str:
     unsure = [canary for canary in result.canary if canary.steady is None]
     if unsure:
         return f"Whether the box was steady is not known for sure. {_capitalised(_sentence(unsure[0].sentence))}"
-    largest = numbers.percent(max(shifts), signed=False)
+    largest = percent(max(shifts), signed=False)
     return f"The box was steady between the launches (canary: no shift above {largest})."
 
 
@@ -313,7 +313,7 @@ def detectable_sentence(result: Result) -> str | None:
         gated = [metric for metric in main_metrics(result, recipe) if metric.gated and metric.detectable is not None]
         sizes = [f"≥ {numbers.loss(one.detectable, one.better)} {metric_label(one.metric)}" for one in gated]
         if sizes:
-            pairs = numbers.count(max(metric.pairs for metric in gated), "pair")
+            pairs = count(max(metric.pairs for metric in gated), "pair")
             parts.append(f"{recipe} {' or '.join(sizes)} ({pairs})")
     return f"These pairs would have shown a loss of: {'; '.join(parts)}." if parts else None
 
@@ -327,7 +327,7 @@ def ungated_losses(result: Result) -> str | None:
     ]
     if result.verdict not in (Verdict.PASS, Verdict.INCONCLUSIVE) or result.calibration or not slower:
         return None
-    return f"Slower all the same, but not gated: {join(slower, 4)}."
+    return f"Slower all the same, but not gated: {listed(slower, 4)}."
 
 
 def outputs_sentences(result: Result) -> list[str]:

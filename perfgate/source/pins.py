@@ -11,7 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from perfgate.errors import PerfgateError
-from perfgate.source.repository import printable
+from perfgate.text import visible
 
 PYPROJECT = "python/pyproject.toml"
 RUNTIME_EXTRA = "srt"
@@ -58,7 +58,7 @@ def read_pins(pyproject: bytes, where: str = PYPROJECT) -> Pins:
     if len(wanted) > _MAX_PINS:
         raise PerfgateError(f"more than {_MAX_PINS} dependencies", where=where)
     requires = project.get("requires-python", "")
-    return Pins(tuple(sorted(set(wanted))), printable(requires, 100) if isinstance(requires, str) else "")
+    return Pins(tuple(sorted(set(wanted))), visible(requires, 100) if isinstance(requires, str) else "")
 
 
 def _project(pyproject: bytes, where: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _project(pyproject: bytes, where: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(pyproject.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise PerfgateError(f"not TOML: {printable(str(error), 120)}", where=where) from error
+        raise PerfgateError(f"not TOML: {visible(str(error), 120)}", where=where) from error
     project = document.get("project")
     if not isinstance(project, dict):
         raise PerfgateError("no [project] table", where=where)
@@ -93,9 +93,9 @@ def _requirement(text: str, where: str) -> Requirement:
     try:
         requirement = Requirement(text)
     except (InvalidRequirement, RecursionError) as error:
-        raise PerfgateError(f"not a requirement: {printable(text, 80)!r}", where=where) from error
+        raise PerfgateError(f"not a requirement: {visible(text, 80)!r}", where=where) from error
     if len(str(requirement).splitlines()) > 1:  # by an escape in a marker's text
-        raise PerfgateError(f"not a requirement: {printable(text, 80)!r}", where=where)
+        raise PerfgateError(f"not a requirement: {visible(text, 80)!r}", where=where)
     if requirement.url is not None and not requirement.url.startswith(("https://", "git+https://")):
         raise PerfgateError(f"{requirement.name} may only be had from an index or by https", where=where)
     return requirement

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from perfgate.records import Commit, Touched
 from perfgate.source.git import Git, GitFailed, find_git_dir
 from perfgate.source.trees import OddTree, extract
 from perfgate.store.entries import Hold, Made, made_once
+from perfgate.text import visible
 
 MAX_FILE_BYTES = 4 * 2**20
 MAX_TOUCHED = 100
@@ -62,7 +62,7 @@ class Repository:
         return parse_commit(sha, self._git.run("cat-file", "commit", sha))
 
     def _unknown(self, ref: str) -> PerfgateError:
-        shown = printable(ref, 100)
+        shown = visible(ref, 100)
         if not ref.strip():
             return PerfgateError("an empty name is no commit", where=str(self), remedy="name a branch, tag or SHA")
         if re.fullmatch(r"[0-9a-fA-F]{7,64}", ref):
@@ -75,7 +75,7 @@ class Repository:
 
     def _near(self, ref: str) -> list[str]:
         """Names that the writer may have meant: the same branch of a remote first."""
-        names = [printable(name, 100) for name in self._ref_names()]
+        names = [visible(name, 100) for name in self._ref_names()]
         same = [name for name in names if name.endswith("/" + ref)]
         return (same + [name for name in difflib.get_close_matches(ref, names, n=3) if name not in same])[:3]
 
@@ -231,7 +231,7 @@ class Repository:
         return self._git.run(*arguments).decode("utf-8", "replace").strip()
 
     def _broken(self, error: GitFailed) -> PerfgateError:
-        first = printable(error.text.splitlines()[0] if error.text else f"exit code {error.code}", 200)
+        first = visible(error.text.splitlines()[0] if error.text else f"exit code {error.code}", 200)
         return PerfgateError(f"git: {first}", where=str(self), remedy="git fsck")
 
 
@@ -247,7 +247,7 @@ def parse_commit(sha: str, raw: bytes) -> Commit:
         raise PerfgateError(f"commit {sha[:12]} is damaged: it names no tree", remedy="git fsck")
     text = _decoded(message, fields.get("encoding", b"utf-8"))
     paragraph = text.strip().split("\n\n", 1)[0]
-    return Commit(sha=sha, tree=tree, title=printable(paragraph, _MAX_TITLE), date=_date(fields.get("committer", b"")))
+    return Commit(sha=sha, tree=tree, title=visible(paragraph, _MAX_TITLE), date=_date(fields.get("committer", b"")))
 
 
 def _decoded(text: bytes, encoding: bytes) -> str:
@@ -264,10 +264,3 @@ def _date(committer: bytes) -> str:
         return datetime.fromtimestamp(int(match[1]), UTC).isoformat().replace("+00:00", "Z") if match else ""
     except (ValueError, OverflowError, OSError):
         return ""
-
-
-def printable(text: str, limit: int) -> str:
-    """One line without control, format or unpaired characters; strangers' text is still to be escaped for its place."""
-    clean = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text[: 4 * limit])
-    short = " ".join(clean.split())
-    return short if len(short) <= limit else short[: limit - 1] + "…"

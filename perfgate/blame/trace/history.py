@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfgate.source.git import Git, GitFailed, find_git_dir
-from perfgate.source.repository import printable
+from perfgate.text import visible
 
 _LINE = re.compile(
     rb"^(?P<old>[0-9a-f]{40,64}) (?P<new>[0-9a-f]{40,64}) [^\t]*?"
@@ -98,7 +98,7 @@ def _move(line: re.Match[bytes]) -> Move:
         zone=-seconds if zone[0] == "-" else seconds,
         old=old if old.strip("0") else None,
         new=line["new"].decode("ascii"),
-        message=printable((line["message"] or b"").decode("utf-8", "replace"), 200),
+        message=visible((line["message"] or b"").decode("utf-8", "replace"), 200),
     )
 
 
@@ -170,7 +170,7 @@ class Checkouts:
             raw = self._git.run("log", "-1", "--no-show-signature", "--format=%s", "--end-of-options", sha)
         except GitFailed:
             return None
-        return printable(raw.decode("utf-8", "replace"), 100)
+        return visible(raw.decode("utf-8", "replace"), 100)
 
     def between(self, old: str, new: str) -> tuple[int, tuple[tuple[str, str], ...]] | None:
         """How many commits a move brought, and the newest of them; None where that is no longer known."""
@@ -187,7 +187,7 @@ class Checkouts:
         except (GitFailed, ValueError):
             return None
         lines = raw.decode("utf-8", "replace").splitlines()
-        return count, tuple((line[:40], printable(line[41:], 100)) for line in lines)
+        return count, tuple((line[:40], visible(line[41:], 100)) for line in lines)
 
     def served_tree(self, sha: str) -> str | None:
         """Git's hash of the Python package at a commit: equal hashes serve alike."""

@@ -249,7 +249,7 @@ def test_a_hostile_key_cannot_reach_the_terminal() -> None:
         load(b'"\\e[31mred\\u202e\\nperfgate.yml:1: all is well": 1\n', "x.yml")
     message = str(caught.value)
     assert message.isprintable()
-    assert "\\x1b[31mred\\u202e\\nperfgate.yml" in message
+    assert "red⟨U+202E⟩ perfgate.yml" in message
 
 
 def written(folder: Path, text: str) -> Path:

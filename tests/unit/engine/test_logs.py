@@ -171,9 +171,9 @@ def test_the_ready_line_inside_a_prompt_does_not_count() -> None:
     assert not read(f"[2026-02-19 10:00:00] Receive: obj=GenerateReqInput(text='{READY}')\n").ready
 
 
-def test_control_characters_and_direction_marks_are_removed() -> None:
+def test_control_characters_and_direction_marks_are_shown() -> None:
     dirty = "\x1b[31mred\x1b[0m \x1b]0;title\x07ok\x00\x07\u202eevil\u200b\tend"
-    assert clean(dirty) == "red okevil end"
+    assert clean(dirty) == "red ok⟨U+0000⟩⟨U+0007⟩⟨U+202E⟩evil⟨U+200B⟩ end"
 
 
 def test_a_log_that_the_server_cuts_short_is_read_from_its_start(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.errors import Exit, PerfgateError
-from perfgate.host.lock import BoxBusyError, BoxLock, Holder, _clean, current_holder
+from perfgate.host.lock import BoxBusyError, BoxLock, Holder, current_holder
 
 HOLD = """
 import sys, time
@@ -174,12 +174,6 @@ def test_any_text_in_the_file_yields_a_holder(tmp_path_factory: pytest.TempPathF
         holder = current_holder(path)
         assert holder is not None
         assert str(holder).isprintable()
-
-
-@given(st.text())
-def test_cleaned_text_is_one_printable_bounded_line(text: str) -> None:
-    assert _clean(text) == "" or _clean(text).isprintable()
-    assert len(_clean(text)) <= 160
 
 
 def test_holder_says_how_long_ago() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from perfgate.report.escape import JOINER, cell_code, code, fence, plain, visible, web_address, words
+from perfgate.report.escape import JOINER, cell_code, code, fence, plain, web_address
+from perfgate.text import listed, visible
 from tests.unit.report.rendering import active, hidden_characters, page
 
 ATTACKS = [
@@ -209,7 +210,7 @@ def test_an_address_cannot_leave_its_link(rest: str) -> None:
 
 
 def test_words_are_counted() -> None:
-    assert words([]) == ""
-    assert words(["a"]) == "a"
-    assert words(["a", "b"]) == "a and b"
-    assert words(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+    assert listed([]) == ""
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b"]) == "a and b"
+    assert listed(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"

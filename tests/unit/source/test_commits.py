@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.errors import PerfgateError
-from perfgate.source.repository import parse_commit, printable
+from perfgate.source.repository import parse_commit
+from perfgate.text import visible
 
 SHA = "1" * 40
 RAW = (
@@ -52,14 +53,14 @@ def test_a_damaged_commit_is_refused(raw: bytes) -> None:
 
 
 def test_a_title_cannot_move_the_cursor_or_turn_the_text_round() -> None:
-    assert printable("a\x1b[31mb\r\n\u202ec\u200bd\0e\ud800", 50) == "a [31mb c d e"
+    assert visible("a\x1b[31mb\r\n\u202ec\u200bd\0e\ud800", 50) == "ab ⟨U+202E⟩c⟨U+200B⟩d⟨U+0000⟩e⟨U+D800⟩"
 
 
 @given(st.text(max_size=300), st.integers(1, 60))
 def test_printable_is_one_short_line(text: str, limit: int) -> None:
-    shown = printable(text, limit)
+    shown = visible(text, limit)
     assert len(shown) <= limit
-    assert all(char == " " or unicodedata.category(char)[0] not in "CZ" for char in shown)
+    assert all(char in " \u00a0" or unicodedata.category(char)[0] not in "CZ" for char in shown)
     shown.encode()
 
 
