@@ -1,7 +1,7 @@
-"""Environments for both sides and the store that keeps them.
+"""Environments for both sides, and the private HOMEs that their servers get.
 
-A `BuiltSide` is all that the launcher has to know of a build, however it was made (by uv on the GPU box, or fixed by
-the cpu profile).
+In: a commit, the rules of perfgate.yml and of the box. Out: a `BuiltSide`, all that the launcher has to know of a
+build, however it was made (by uv on the GPU box, or fixed by the cpu profile); or `BuildFailed`: why, and whose fault.
 """
 
 from __future__ import annotations

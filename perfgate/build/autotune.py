@@ -8,11 +8,12 @@ touch neither pins nor tuned code. What a launch started from, and its hash, sta
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfgate.build.homes import Home, content_of, copy_files
+from perfgate.build.homes import Home
 from perfgate.config.model import Caches
 from perfgate.errors import PerfgateError
 from perfgate.records.files import short_hash
@@ -20,6 +21,7 @@ from perfgate.source.diff import DiffClass
 from perfgate.store.entries import Hold, Made, find_made, made_once
 from perfgate.store.folders import Store
 from perfgate.store.removal import remove_tree
+from perfgate.store.strangers import content_of, copy_files, walk
 
 
 @dataclass(frozen=True)
@@ -56,24 +58,16 @@ def remove_results(home: Home) -> int:
 
 def _results(home: Path) -> Iterator[Path]:
     """Folders `autotune` below a folder of FlashInfer's, wherever a version of SGLang or FlashInfer puts them."""
-    waiting = [home]
-    while waiting:
-        here = waiting.pop()
-        flashinfers = any("flashinfer" in part for part in here.relative_to(home).parts)
-        for name in _folders_in(here):
-            if name == "autotune" and flashinfers:
-                yield here / name
-            else:
-                waiting.append(here / name)
+    for path, about in walk(home):
+        folder = Path(os.fsdecode(path))
+        if folder.name == "autotune" and stat.S_ISDIR(about.st_mode):
+            parts = folder.relative_to(home).parts
+            if _holds_results(parts) and not any(_holds_results(parts[:depth]) for depth in range(1, len(parts))):
+                yield folder
 
 
-def _folders_in(folder: Path) -> list[str]:
-    """Links are none. Not `os.walk`: folders that PR code nested could exhaust its stack."""
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:  # gone meanwhile, or a path too long for the kernel
-        return []
+def _holds_results(parts: tuple[str, ...]) -> bool:
+    return parts[-1] == "autotune" and any("flashinfer" in part for part in parts[:-1])
 
 
 def capture_seed(store: Store, name: str, home: Home) -> Seed:

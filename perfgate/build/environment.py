@@ -29,7 +29,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from perfgate.build import BuiltSide
-from perfgate.build.failures import BuildFailed, Failure, Refused, box_failure, explain, side_failure
+from perfgate.build.failures import BuildFailed, BuildFault, Refused, box_failure, explain, side_failure
 from perfgate.build.keys import Inputs, key_beside, this_platform, wheel_names
 from perfgate.build.local import RUST_SOURCES, LocalWork, Toolchain, find_toolchain, tool_versions
 from perfgate.build.make import RUST_FOLDER, Making
@@ -48,6 +48,7 @@ from perfgate.source.repository import Repository, Worktree
 from perfgate.source.trees import OddTree
 from perfgate.store.entries import Hold, Made, companion, discard, hold, made_once
 from perfgate.store.folders import NoSpace, Store
+from perfgate.store.strangers import OddFiles
 
 ENVIRONMENT_GB = 15.0
 KERNEL_GB = 25.0
@@ -146,7 +147,7 @@ class Builder:
         if not self.work.any:
             return None
         found = find_toolchain(self.work, ":".join([*self._tool_path, SYSTEM_PATH]), self.rules, self._arch)
-        if isinstance(found, Failure):
+        if isinstance(found, BuildFault):
             raise Refused(found)
         return found
 
@@ -243,7 +244,7 @@ BUILD_ERRORS = (StepFailed, Refused, PerfgateError, OSError, RecursionError)
 """All that a build may end with. RecursionError: of walking through folders that somebody nested a thousandfold."""
 
 
-def failure_of(error: Exception) -> Failure:
+def failure_of(error: Exception) -> BuildFault:
     """Whose fault it is that a build ended."""
     if isinstance(error, RecursionError):
         return side_failure("its folders are nested too deep")
@@ -251,7 +252,7 @@ def failure_of(error: Exception) -> Failure:
         return explain(error)
     if isinstance(error, Refused):
         return error.failure
-    if isinstance(error, WrongOrigin | OddTree):
+    if isinstance(error, WrongOrigin | OddTree | OddFiles):
         return side_failure(f"{error.where}: {error.what}" if error.where else error.what, error.remedy)
     if isinstance(error, NoSpace):
         return box_failure(f"the disk is too full to begin: {error.what}", error.remedy)

@@ -20,7 +20,7 @@ _LINE = 240
 
 
 @dataclass(frozen=True)
-class Failure:
+class BuildFault:
     reason: str  # one line
     blame: Blame
     lines: tuple[str, ...] = ()  # strangers' text
@@ -32,7 +32,7 @@ class BuildFailed(PerfgateError):
 
     exit_code = Exit.CANNOT
 
-    def __init__(self, side: Side, failure: Failure, *, key: str = "", log: Path | None = None) -> None:
+    def __init__(self, side: Side, failure: BuildFault, *, key: str = "", log: Path | None = None) -> None:
         self.side = side
         self.failure = failure
         self.key = key
@@ -43,7 +43,7 @@ class BuildFailed(PerfgateError):
 class Refused(Exception):
     """Perfgate itself saw that a side cannot be built."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: BuildFault) -> None:
         self.failure = failure
         super().__init__(failure.reason)
 
@@ -116,26 +116,26 @@ _SIGNS = (
 _COMPILER_ERROR = re.compile(r"\berror(\[E\d+\])?: (?!subprocess|Failed to build|[Cc]ommand )")
 
 
-def explain(failed: StepFailed) -> Failure:
+def explain(failed: StepFailed) -> BuildFault:
     """Reason, blame and the useful lines of a step that failed."""
     lines = useful_lines(failed.output)
     if failed.code is None:
         blame = Blame.SIDE if failed.step.theirs else Blame.BOX
-        return Failure(f"{failed.step.what} took longer than build.minutes", blame, lines, "raise build.minutes")
+        return BuildFault(f"{failed.step.what} took longer than build.minutes", blame, lines, "raise build.minutes")
     for sign in _SIGNS:
         match = re.search(sign.pattern, failed.output)
         if match:
             line = _whole_line(failed.output, match.start())
-            return Failure(sign.reason.format(line=line, what=failed.step.what), sign.blame, lines, sign.remedy)
+            return BuildFault(sign.reason.format(line=line, what=failed.step.what), sign.blame, lines, sign.remedy)
     if failed.code in (-9, 137):
-        return Failure(
+        return BuildFault(
             f"{failed.step.what} was killed", Blame.BOX, lines, "the kernel log says by whom (out of memory?)"
         )
     if not failed.step.theirs and not failed.step.handles_theirs:
-        return Failure(f"{failed.step.what} failed with exit code {failed.code}", Blame.BOX, lines)
+        return BuildFault(f"{failed.step.what} failed with exit code {failed.code}", Blame.BOX, lines)
     error = _COMPILER_ERROR.search(failed.output)
     what = f"{failed.step.what}: {_whole_line(failed.output, error.start())}" if error else None
-    return Failure(what or f"{failed.step.what} failed with exit code {failed.code}", Blame.SIDE, lines)
+    return BuildFault(what or f"{failed.step.what} failed with exit code {failed.code}", Blame.SIDE, lines)
 
 
 def _whole_line(output: str, at: int) -> str:
@@ -157,9 +157,9 @@ def _speaks_of_error(line: str) -> bool:
     return re.search(r"\berror\b|\bfatal\b|^cause:|Error:", line) is not None and "-Werror" not in line
 
 
-def box_failure(reason: str, remedy: str | None = None) -> Failure:
-    return Failure(reason, Blame.BOX, (), remedy)
+def box_failure(reason: str, remedy: str | None = None) -> BuildFault:
+    return BuildFault(reason, Blame.BOX, (), remedy)
 
 
-def side_failure(reason: str, remedy: str | None = None) -> Failure:
-    return Failure(reason, Blame.SIDE, (), remedy)
+def side_failure(reason: str, remedy: str | None = None) -> BuildFault:
+    return BuildFault(reason, Blame.SIDE, (), remedy)

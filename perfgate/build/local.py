@@ -7,25 +7,24 @@ other reads. No compiler cache is shared: what one build leaves in it would deci
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import subprocess
 import tomllib
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 from packaging.requirements import InvalidRequirement, Requirement
 
-from perfgate.build.failures import Failure, Refused, box_failure, side_failure
-from perfgate.build.yard import NO_WHEEL, create, sides_fault
+from perfgate.build.failures import BuildFault, box_failure
 from perfgate.config.model import BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.records.files import short_hash
 from perfgate.source.diff import KERNEL_PROJECTS, DiffClass
-from perfgate.text import visible
+from perfgate.store.strangers import take_file, walk
 
 PYTHON_PROJECT = "python"
 RUST_SOURCES = ("rust", "proto", "python/setup.py", "python/pyproject.toml")
@@ -67,7 +66,7 @@ class Toolchain:
     arch: str | None  # e.g. "12.0a"
 
 
-def find_toolchain(work: LocalWork, path: str, rules: BuildRules, arch: str | None) -> Toolchain | Failure:
+def find_toolchain(work: LocalWork, path: str, rules: BuildRules, arch: str | None) -> Toolchain | BuildFault:
     """The tools for local builds, or what is missing."""
     found = {tool: Path(where) for tool in work.tools if (where := shutil.which(tool, path=path))}
     missing = [tool for tool in work.tools if tool not in found]
@@ -147,11 +146,11 @@ def kernel_variables(toolchain: Toolchain, shim: Path) -> dict[str, str]:
     }
 
 
-def rust_variables(toolchain: Toolchain, yard: Path, tree: str) -> dict[str, str]:
+def rust_variables(toolchain: Toolchain, place: Path, tree: str) -> dict[str, str]:
     return {
         "SGLANG_BUILD_RUST_EXTS": "all",
-        "CARGO_HOME": str(yard / "cargo"),
-        "CARGO_TARGET_DIR": str(yard / "target"),
+        "CARGO_HOME": str(place / "cargo"),
+        "CARGO_TARGET_DIR": str(place / "target"),
         "CARGO_BUILD_JOBS": str(toolchain.jobs),
         "SETUPTOOLS_SCM_PRETEND_VERSION": f"0.0.0+tree.{tree[:12]}",
     }
@@ -167,30 +166,18 @@ def write_shim(folder: Path, python: Path) -> Path:
     return shim
 
 
-def compiled_parts(wheel: Path, into: Path, limit: int = 2 * 2**30) -> tuple[str, ...]:
-    """Unpacks an `sglang` wheel's extension modules into a new folder; their names in the tree's `python` folder."""
+def take_compiled(installed: Path, into: Path) -> tuple[str, ...]:
+    """Takes `sglang`'s extension modules from where its wheel was installed into a new folder; their names there."""
     into.mkdir()
-    try:
-        with sides_fault("the extension modules cannot be unpacked"), zipfile.ZipFile(wheel) as archive:
-            return tuple(sorted(_unpack(archive, into, limit)))
-    except NO_WHEEL as error:
-        what = f"the wheel with the extension modules cannot be read: {visible(str(error), 120)}"
-        raise Refused(side_failure(what)) from error
-
-
-def _unpack(archive: zipfile.ZipFile, into: Path, limit: int) -> Iterator[str]:
-    for member in archive.infolist():
-        parts = member.filename.split("/")
-        if parts[0] != "sglang" or not member.filename.endswith(".so") or {"", ".", ".."} & set(parts):
-            continue
-        limit -= member.file_size
-        if limit < 0:
-            raise Refused(side_failure("the extension modules are too large"))
-        target = into.joinpath(*parts)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with archive.open(member) as source, create(target) as file:
-            shutil.copyfileobj(source, file)
-        yield member.filename
+    modules = []
+    for found, about in walk(installed / "sglang"):
+        if stat.S_ISREG(about.st_mode) and found.endswith(b".so"):
+            source = Path(os.fsdecode(found))
+            name = source.relative_to(installed)
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            take_file(source, into / name)
+            modules.append(str(name))
+    return tuple(sorted(modules))
 
 
 def tool_versions(toolchain: Toolchain | None) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The making of one environment, step by step. See `environment` for the order and its reasons.
 
 Two kinds of steps, and a line between them: what perfgate itself runs works in `ours`, on the environment and on the
-tools' environments; what may run PR code writes into a yard of its own and nowhere else (see `yard`).
+tools' environments; what may run PR code writes into a workplace of its own and nowhere else (see `workplace`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import parse_wheel_filename
 
 from perfgate.build.failures import Refused, side_failure
 from perfgate.build.keys import Inputs
@@ -24,24 +25,25 @@ from perfgate.build.local import (
     LocalWork,
     Toolchain,
     build_requirements,
-    compiled_parts,
     copy_source,
     kernel_project,
     kernel_settings,
     kernel_variables,
     read_inside,
     rust_variables,
+    take_compiled,
     write_shim,
 )
-from perfgate.build.origin import Answer, ask, read_answer
+from perfgate.build.origin import OriginAnswer, ask, read_answer
 from perfgate.build.overlay import bytecode
-from perfgate.build.steps import Runner, Step, StepFailed
+from perfgate.build.steps import BuildStep, Runner, StepFailed
 from perfgate.build.uv import Uv, check_chosen, environment, laid_over, local_folders, requirement_lines
-from perfgate.build.yard import Yard, take_text, take_tree, take_wheel
+from perfgate.build.workplace import Workplace, wheel_left
 from perfgate.errors import PerfgateError
 from perfgate.host.sandbox import interpreter_folders
 from perfgate.records.files import short_hash, write_whole
 from perfgate.store.removal import remove_tree
+from perfgate.store.strangers import take_text, take_tree
 
 RUST_FOLDER = "rust"
 """Below an environment: compiled extension modules, to be laid into the tree."""
@@ -50,6 +52,14 @@ _UVS_LOCK = ".lock"
 """What uv holds on to while it works on an environment, and makes in a `--prefix`, too."""
 
 _NEEDS_SOURCES = "building from source is disabled"
+
+
+@dataclass(frozen=True)
+class _Installed:
+    """A package of the tree, built and installed by a confined step."""
+
+    package: str
+    files: Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +101,15 @@ class Making:
         self._trusted("make a virtual environment", uv.make_venv(self.inputs.python))
         self._check_python()
         uv = self._resolve(uv)
-        wheels = [self._kernel()] if self.work.kernel else []
+        kernel = self._kernel(uv) if self.work.kernel else None
         if self.work.rust:
             self._rust()
         nccl = [self.inputs.nccl] if self.inputs.nccl else []
-        chosen = laid_over(self._chosen.read_text(), [*map(str, wheels), *nccl], dropped=["sglang"])
-        self._install(uv, chosen, wheels)
+        dropped = ["sglang", *([kernel.package] if kernel else [])]
+        chosen = laid_over(self._chosen.read_text(), nccl, dropped=dropped)
+        self._install(uv, chosen)
+        if kernel:
+            take_tree(kernel.files, self.venv, without=(_UVS_LOCK,))
         bytecode(self.runner, self.python, self.venv / "lib", self.venv / "lib")
         answer = self._ask()
         write_whole(self.resolution, self._chosen.read_text())
@@ -112,39 +125,39 @@ class Making:
     def _trusted(self, what: str, argv: Sequence[str], *, handles_theirs: bool = False) -> str:
         variables = environment(self._ours, self.cache, self.tool_path, self.given)
         variables["UV_PYTHON_INSTALL_DIR"] = str(self.place / "python")
-        step = Step(what=what, argv=argv, environment=variables, cwd=self._ours, handles_theirs=handles_theirs)
+        step = BuildStep(what=what, argv=argv, environment=variables, cwd=self._ours, handles_theirs=handles_theirs)
         return self.runner.run(step)
 
-    def _yard(self, name: str) -> Yard:
-        return Yard.new(self.scratch / "yards" / name)
+    def _workplace(self, name: str) -> Workplace:
+        return Workplace.new(self.scratch / "workplaces" / name)
 
     @cached_property
-    def _sources_yard(self) -> Yard:
+    def _sources_place(self) -> Workplace:
         """Where packages without a wheel are built: to choose versions, then to install them."""
-        return self._yard("sources")
+        return self._workplace("sources")
 
     def _confined(
         self,
         what: str,
         argv: Sequence[str],
-        yard: Yard,
+        place: Workplace,
         variables: Mapping[str, str] | None = None,
         readable: Sequence[Path] = (),
     ) -> str:
-        """A step that may run PR code: it sees its tools and writes into its yard only."""
+        """A step that may run PR code: it sees its tools and writes into its workplace only."""
         tools = (Path(argv[0]).parent, *map(Path, self.tool_path), *local_folders(self.links))
         return self.runner.run(
-            Step(
+            BuildStep(
                 what=what,
                 argv=argv,
                 environment={
-                    **environment(yard.path, yard.cache, self.tool_path, self.given, linked=True),
+                    **environment(place.path, place.cache, self.tool_path, self.given, linked=True),
                     **(variables or {}),
                 },
-                cwd=yard.path,
+                cwd=place.path,
                 theirs=True,
                 readable=(self._ours, *interpreter_folders(self.python), *tools, *readable),
-                writable=(yard.path,),
+                writable=(place.path,),
             )
         )
 
@@ -184,16 +197,16 @@ class Making:
         return (*self.inputs.requirements, *self.inputs.extra)
 
     def _choose_from_sources(self, uv: Uv, wanted: Path) -> None:
-        yard = self._sources_yard
-        theirs = yard.out / self._chosen.name
+        place = self._sources_place
+        theirs = place.out / self._chosen.name
         if self._chosen.exists():
             shutil.copyfile(self._chosen, theirs)
-        self._confined("choose versions, some from source", uv.resolve(wanted, theirs), yard)
+        self._confined("choose versions, some from source", uv.resolve(wanted, theirs), place)
         chosen = take_text(theirs)
         check_chosen(chosen, self._asked)
         self._chosen.write_text(chosen)
 
-    def _install(self, uv: Uv, chosen: str, wheels: Sequence[Path]) -> None:
+    def _install(self, uv: Uv, chosen: str) -> None:
         """Fills the environment. Afterwards uv is not let near it: it starts the Python, which runs what is in it."""
         listed = self._ours / "install.txt"
         listed.write_text(chosen)
@@ -202,59 +215,63 @@ class Making:
         if not uv.sources:
             self._trusted("install", uv.install(listed), handles_theirs=True)
             return
-        yard = self._sources_yard.again()  # what was built to choose versions is not built once more
-        folders = [wheel.parent for wheel in wheels]
-        self._confined("install", uv.install(listed, prefix=yard.out), yard, readable=folders)
-        take_tree(yard.out, self.venv, without=(_UVS_LOCK,))
+        place = self._sources_place.again()  # what was built to choose versions is not built once more
+        self._confined("install", uv.install(listed, prefix=place.out), place)
+        take_tree(place.out, self.venv, without=(_UVS_LOCK,))
 
-    def _ask(self) -> Answer:
-        step = ask(self.python, (), self._yard("ask").path, interpreter_folders(self.python))
+    def _ask(self) -> OriginAnswer:
+        step = ask(self.python, (), self._workplace("ask").path, interpreter_folders(self.python))
         return read_answer(self.runner.run(step))
 
     # ------------------------------------------------------------------------------------- local builds
 
-    def _kernel(self) -> Path:
-        """The wheel of the tree's kernel project."""
+    def _kernel(self, uv: Uv) -> _Installed:
+        """The tree's kernel project, built and installed beside the environment, whose layout it has."""
         assert self.toolchain is not None
         project = kernel_project(self.tree())
         if project is None:
             raise Refused(side_failure("its kernel package has no pyproject.toml"))
-        yard, tools = self._yard("kernel"), self._tools("kernel")
+        place, tools = self._workplace("kernel"), self._tools("kernel")
         shim = write_shim(self._ours / "bin", tools.python)
         variables = kernel_variables(self.toolchain, shim)
-        return self._local_wheel(project, yard, tools, kernel_settings(self.toolchain), variables)
+        wheel = self._local_wheel(project, place, tools, kernel_settings(self.toolchain), variables)
+        where = ("--prefix", str(place.installed))
+        self._confined(f"install what {project} became", uv.install_wheel(wheel, *where), place)
+        return _Installed(parse_wheel_filename(wheel.name)[0], place.installed)
 
     def _rust(self) -> None:
         assert self.toolchain is not None
-        yard, tools = self._yard("rust"), self._tools("rust")
-        variables = rust_variables(self.toolchain, yard.path, self.tree().name)
-        wheel = self._local_wheel(PYTHON_PROJECT, yard, tools, (), variables)
-        compiled_parts(wheel, self.place / RUST_FOLDER)
+        place, tools = self._workplace("rust"), self._tools("rust")
+        variables = rust_variables(self.toolchain, place.path, self.tree().name)
+        wheel = self._local_wheel(PYTHON_PROJECT, place, tools, (), variables)
+        argv = tools.install_wheel(wheel, "--target", str(place.installed))
+        self._confined("unpack the extension modules", argv, place, readable=interpreter_folders(tools.python))
+        take_compiled(place.installed, self.place / RUST_FOLDER)
 
     def _tools(self, name: str) -> Uv:
         """What a project is built with. Each has its own: where strangers' packages lie, uv starts no Python again."""
         return Uv(venv=self.scratch / f"{name}-tools", links=self.links)
 
     def _local_wheel(
-        self, project: str, yard: Yard, tools: Uv, settings: Sequence[str], variables: Mapping[str, str]
+        self, project: str, place: Workplace, tools: Uv, settings: Sequence[str], variables: Mapping[str, str]
     ) -> Path:
         """Builds a project of the tree with its build requirements in the versions of the resolution."""
-        wanted = self._ours / f"{yard.path.name}-tools.in"
+        wanted = self._ours / f"{place.path.name}-tools.in"
         wanted.write_text(requirement_lines(self._build_requirements(project)))
         self._trusted("make an environment to build in", tools.make_venv(self.inputs.python))
         if wanted.stat().st_size:
             what, argv = f"install what {project} needs to build", tools.install_tools(wanted, self._chosen)
             self._trusted(what, argv, handles_theirs=True)
-        copy_source(self.tree(), yard.source)
+        copy_source(self.tree(), place.source)
         path = os.pathsep.join([str(tools.venv / "bin"), *self.tool_path, "/usr/local/bin", "/usr/bin", "/bin"])
         self._confined(
             f"build {project}",
-            tools.build_wheel(yard.source / project, yard.out, settings),
-            yard,
+            tools.build_wheel(place.source / project, place.out, settings),
+            place,
             {**variables, "PATH": path},
             interpreter_folders(tools.python),
         )
-        return take_wheel(yard.out, self.scratch / "wheels" / yard.path.name)
+        return wheel_left(place.out)
 
     def _build_requirements(self, project: str) -> tuple[str, ...]:
         pyproject = read_inside(self.tree(), f"{project}/pyproject.toml")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfgate.build.steps import Step
+from perfgate.build.steps import BuildStep
 from perfgate.errors import Exit, PerfgateError
 from perfgate.text import visible
 
@@ -50,7 +50,7 @@ class WrongOrigin(PerfgateError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class OriginAnswer:
     origin: Path | None
     package: bool
     python: str
@@ -58,7 +58,7 @@ class Answer:
     versions: Mapping[str, str]
 
 
-def ask(python: Path, path_entries: Sequence[Path], cwd: Path, readable: Sequence[Path] = ()) -> Step:
+def ask(python: Path, path_entries: Sequence[Path], cwd: Path, readable: Sequence[Path] = ()) -> BuildStep:
     """The step that asks. `readable`: whatever else the interpreter needs."""
     environment = {
         "PATH": "/usr/bin:/bin",
@@ -69,7 +69,7 @@ def ask(python: Path, path_entries: Sequence[Path], cwd: Path, readable: Sequenc
         "LANG": "C.UTF-8",
     }
     argv = [str(python), "-c", _ASK, *DISTRIBUTIONS]
-    return Step(
+    return BuildStep(
         what="where sglang is imported from",
         argv=argv,
         environment=environment,
@@ -80,7 +80,7 @@ def ask(python: Path, path_entries: Sequence[Path], cwd: Path, readable: Sequenc
     )
 
 
-def read_answer(output: str) -> Answer:
+def read_answer(output: str) -> OriginAnswer:
     """The last answer in an output that others may have written into."""
     lines = [line for line in output.splitlines() if line.startswith(_MARK)]
     try:
@@ -89,7 +89,7 @@ def read_answer(output: str) -> Answer:
         body = None
     if not isinstance(body, dict) or not isinstance(body.get("versions"), dict):
         raise WrongOrigin("the environment's Python does not say where sglang comes from")
-    return Answer(
+    return OriginAnswer(
         origin=_path(body.get("origin")),
         package=body.get("package") is True,
         python=_short(body.get("python")),
@@ -121,7 +121,7 @@ def _short(value: Any, limit: int = 80) -> str:
     return visible(value, limit) if isinstance(value, str) else ""
 
 
-def check_origin(answer: Answer, tree: Path) -> Path:
+def check_origin(answer: OriginAnswer, tree: Path) -> Path:
     """The file that `import sglang` runs; WrongOrigin where it does not lie in the tree's own python/sglang."""
     wanted = tree.resolve() / "python" / "sglang"
     if answer.origin is None:

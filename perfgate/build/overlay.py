@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfgate.build.homes import content_of
-from perfgate.build.steps import Runner, Step, StepFailed
-from perfgate.build.yard import take_tree
+from perfgate.build.steps import BuildStep, Runner, StepFailed
 from perfgate.host.sandbox import interpreter_folders
 from perfgate.records import Commit
 from perfgate.source.repository import Repository, Worktree
 from perfgate.store.folders import Store
+from perfgate.store.strangers import content_of, take_tree
 
 _NOT_SERVED = r"/(multimodal_gen|tests?)/"
 """A third of SGLang's files, which no server of a language model imports."""
@@ -54,7 +53,7 @@ def bytecode(runner: Runner, python: Path, folder: Path, final: Path) -> None:
         *(str(python), "-I", "-S", "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash"),
         *("-x", _NOT_SERVED, "-s", str(folder), "-p", str(final), str(folder)),
     ]
-    step = Step(
+    step = BuildStep(
         what="compile bytecode",
         argv=argv,
         environment={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfgate.build import BuiltSide
-from perfgate.build.origin import Answer, ask, check_origin, read_answer
+from perfgate.build.origin import OriginAnswer, ask, check_origin, read_answer
 from perfgate.build.steps import Runner
 from perfgate.host.sandbox import interpreter_folders
 from perfgate.host.temporary import temporary_folder
 from perfgate.records import Side
 
 
-def verify_origin(built: BuiltSide, runner: Runner) -> Answer:
+def verify_origin(built: BuiltSide, runner: Runner) -> OriginAnswer:
     """Asks the side's Python, with the server's own PYTHONPATH, where sglang comes from; WrongOrigin if elsewhere."""
     with temporary_folder("origin") as folder:
         readable = (built.tree, *built.readable, *interpreter_folders(built.python))

@@ -33,7 +33,7 @@ _ENDING_S = 30.0  # for a supervisor to end all that PR code started; it takes m
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class BuildStep:
     what: str  # in words, for the log
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -45,14 +45,14 @@ class Step:
 
 
 class StepFailed(Exception):
-    def __init__(self, step: Step, code: int | None, output: str) -> None:
+    def __init__(self, step: BuildStep, code: int | None, output: str) -> None:
         self.step = step
         self.code = code  # None: it took too long
         self.output = output
         super().__init__(step.what)
 
 
-class NotEnded(PerfgateError):
+class StepNotEnded(PerfgateError):
     """Something that PR code started still runs: what it left cannot be trusted to stay as it is. The box's fault."""
 
     exit_code = Exit.CANNOT
@@ -67,7 +67,7 @@ class Runner:
     confinement: Confinement = UNCONFINED
     lock: int | None = None  # open file that steps other than PR code inherit
 
-    def run(self, step: Step) -> str:
+    def run(self, step: BuildStep) -> str:
         """What the command said; StepFailed where it did not end well."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
@@ -81,7 +81,7 @@ class Runner:
             raise StepFailed(step, code, output)
         return output
 
-    def _run(self, step: Step, log: IO[bytes]) -> tuple[int | None, str]:
+    def _run(self, step: BuildStep, log: IO[bytes]) -> tuple[int | None, str]:
         inherited = (self.lock,) if self.lock is not None and not step.theirs else ()
         with subprocess.Popen(
             self._command(step),
@@ -103,19 +103,19 @@ class Runner:
                 if process.stdout is not None:
                     process.stdout.close()
                 if not ended:
-                    raise NotEnded(
+                    raise StepNotEnded(
                         f"processes that PR code started did not end within {_ENDING_S:.0f} s",
                         where=step.what,
                         remedy="end them by hand, or isolate by bubblewrap",
                     )
 
-    def _command(self, step: Step) -> Sequence[str]:
+    def _command(self, step: BuildStep) -> Sequence[str]:
         if step.theirs:
             argv = supervised(self._confined(step), at_once=True, all_of=_second_user(self.confinement))
             return (*_told_when_we_die(), *argv)
         return (*_dying_with_us(), *step.argv)
 
-    def _confined(self, step: Step) -> Sequence[str]:
+    def _confined(self, step: BuildStep) -> Sequence[str]:
         writable = tuple(path.absolute() for path in step.writable)
         readable = (path.absolute() for path in step.readable)
         return confine(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 from uv import find_uv_bin
 
 from perfgate.build.failures import Refused, side_failure
@@ -85,6 +85,10 @@ class Uv:
         where = [] if prefix is None else ["--prefix", str(prefix)]
         return [*self._pip("install"), "--no-deps", *where, "-r", str(resolution)]
 
+    def install_wheel(self, wheel: Path, *where: str) -> list[str]:
+        """`where`: `--prefix` or `--target` and a folder, to be filled in the environment's stead."""
+        return [*self._pip("install"), "--no-deps", "--offline", *where, str(wheel)]
+
     def install_tools(self, wanted: Path, constraint: Path) -> list[str]:
         return [*self._pip("install"), "--constraint", str(constraint), "-r", str(wanted)]
 
@@ -152,7 +156,7 @@ def check_chosen(resolution: str, asked: Iterable[str]) -> None:
 
 
 def laid_over(resolution: str, over: Sequence[str], dropped: Sequence[str] = ()) -> str:
-    """A resolution with some packages replaced: by another pin, or by a wheel file. Those dropped are left out."""
+    """A resolution with some packages replaced by another pin. Those dropped are left out."""
     replaced = {_name(line) for line in over} | {canonicalize_name(name) for name in dropped}
     lines = [line for line in resolution.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     kept = [line for line in lines if _name(line) not in replaced]
@@ -160,7 +164,5 @@ def laid_over(resolution: str, over: Sequence[str], dropped: Sequence[str] = ())
 
 
 def _name(line: str) -> str:
-    if line.startswith("/"):
-        return parse_wheel_filename(Path(line).name)[0]
     match = re.match(r"[A-Za-z0-9._-]+", line)
     return canonicalize_name(match[0]) if match else line

@@ -5,7 +5,6 @@ Nothing is ever unpacked: from a zip one member, `result.json`, is read into mem
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 import zipfile
@@ -16,6 +15,7 @@ from perfgate.github.request import Request
 from perfgate.judge.verdict import EXIT_CODES
 from perfgate.records import Metric, MetricVerdict, Result, Side, Verdict
 from perfgate.records.files import RESULT_FILE, result_from_json
+from perfgate.store.strangers import OddFiles, open_regular
 
 MAX_ARTIFACT = 512 * 1024 * 1024  # bytes of a zip, which may hold logs
 MAX_RESULT = 8 * 1024 * 1024  # bytes of result.json; 50 launches take about 100 kB
@@ -64,15 +64,14 @@ def read_result_bytes(place: Path) -> bytes:
 
 def _from_folder(folder: Path) -> bytes:
     try:
-        file = os.open(folder / RESULT_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = open_regular(folder / RESULT_FILE)
     except FileNotFoundError as error:
         raise ArtifactMissing("the box sent no result.json back", remedy=REMEDY) from error
+    except OddFiles as error:
+        raise ArtifactError("not a regular file", where=RESULT_FILE, remedy=REMEDY) from error
     except OSError as error:
         raise ArtifactError(f"cannot be read: {error.strerror}", where=RESULT_FILE, remedy=REMEDY) from error
-    with os.fdopen(file, "rb") as stream:
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode):
-            raise ArtifactError("not a regular file", where=RESULT_FILE, remedy=REMEDY)
+    with file as stream:
         return _bounded(stream.read(MAX_RESULT + 1))
 
 

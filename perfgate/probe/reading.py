@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import stat
 import time
 from array import array
 from collections import Counter
@@ -39,6 +38,7 @@ from perfgate.probe.lines import (
     VersionsLine,
     WorkerLine,
 )
+from perfgate.store.strangers import OddFiles, open_regular
 
 FILE_NAME = re.compile(r"probe-(\d{1,10})-\d{1,20}\.jsonl")
 MAX_FILES = 256
@@ -223,18 +223,16 @@ def _files(directory: Path, dropped: Counter[str]) -> list[Path]:
 
 def _read_file(path: Path, room: _Room, dropped: Counter[str]) -> Process | None:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        opened = open_regular(path)
+    except OddFiles:
+        dropped["not a file"] += 1
+        return None
     except OSError:
         dropped["file cannot be opened"] += 1
         return None
-    status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(handle)
-        dropped["not a file"] += 1
-        return None
-    with open(handle, "rb") as file:  # noqa: PTH123 (a descriptor)
+    with opened as file:
         allowed = min(MAX_FILE_BYTES, room.bytes)
-        room.bytes -= min(status.st_size, allowed)
+        room.bytes -= min(os.fstat(file.fileno()).st_size, allowed)
         lines = _lines(file, allowed, dropped)
         head = next(lines, None)
         name = FILE_NAME.fullmatch(path.name)

@@ -1,1 +1,5 @@
-"""Git: commits, merge bases, worktrees, and what a diff means for a measurement."""
+"""Git, read only.
+
+In: a checkout and the names of two commits. Out: full commits, their merge base, their files as folders, and what
+their diff means for a measurement: what has to be built, and whether there is anything to measure.
+"""

@@ -21,6 +21,7 @@ from typing import IO
 
 from perfgate.errors import PerfgateError
 from perfgate.source.git import Git, GitFailed
+from perfgate.store.strangers import create
 
 MAX_FILES = 300_000
 MAX_BYTES = 8 * 2**30
@@ -158,9 +159,7 @@ def _write(path: bytes, entry: TreeEntry, content: bytes) -> None:
             raise _hostile(entry.path)
         os.symlink(content, path)
         return
-    mode = 0o755 if entry.mode.endswith("755") else 0o644
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with os.fdopen(file, "wb") as stream:
+    with create(path, executable=entry.mode.endswith("755")) as stream:
         stream.write(content)
 
 

@@ -20,8 +20,9 @@ from typing import Any, Self
 
 from perfgate.errors import PerfgateError
 from perfgate.records.files import write_whole
-from perfgate.store.manifest import Manifest, difference, walk
+from perfgate.store.manifest import Manifest, difference
 from perfgate.store.removal import remove_tree
+from perfgate.store.strangers import walk
 
 _POLL_S = 0.05
 HALF_MADE = ("making", "scratch")
@@ -195,7 +196,7 @@ def last_used(entry: Path) -> float:
 
 def protect(root: Path) -> None:
     """Takes the write permission from a folder and everything below."""
-    for path, about in walk(os.fsencode(root)):
+    for path, about in walk(root):
         if not stat.S_ISLNK(about.st_mode) and about.st_mode & 0o222:
             os.chmod(path, stat.S_IMODE(about.st_mode) & ~0o222)  # noqa: PTH101  a name in bytes
 

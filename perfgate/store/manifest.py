@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from perfgate.store.strangers import walk
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Manifest:
     def of(cls, root: Path) -> Manifest:
         lines: list[bytes] = []
         files = size = 0
-        for path, about in walk(os.fsencode(root)):
+        for path, about in walk(root):
             name = os.path.relpath(path, os.fsencode(root))
             lines.append(_line(path, name, about))
             files += stat.S_ISREG(about.st_mode)
@@ -36,33 +37,7 @@ class Manifest:
 
 def size_of(root: Path) -> int:
     """Bytes on disk, as far as they can be counted."""
-    return sum(about.st_blocks * 512 for _, about in walk(os.fsencode(root)))
-
-
-def walk(root: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
-    """Everything below a folder and the folder itself; links are not followed.
-
-    What vanishes meanwhile is left out, and so is what lies in a folder that may not be read or has too long a name:
-    strangers choose modes and names, and must not end a gate by them.
-    """
-    try:
-        about = os.lstat(root)
-    except OSError:
-        return
-    yield root, about
-    if not stat.S_ISDIR(about.st_mode):
-        return
-    folders = [root]
-    while folders:
-        try:
-            with os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    about = entry.stat(follow_symlinks=False)
-                    yield entry.path, about
-                    if stat.S_ISDIR(about.st_mode):
-                        folders.append(entry.path)
-        except OSError:
-            continue
+    return sum(about.st_blocks * 512 for _, about in walk(root))
 
 
 def _line(path: bytes, name: bytes, about: os.stat_result) -> bytes:

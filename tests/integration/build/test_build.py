@@ -15,13 +15,13 @@ import pytest
 from perfgate.build import BuiltSide, make
 from perfgate.build.environment import Builder
 from perfgate.build.failures import BuildFailed
-from perfgate.build.yard import take_tree
 from perfgate.errors import Exit
 from perfgate.host.sandbox import Confinement
 from perfgate.records import Blame, Side
 from perfgate.source.repository import Repository
 from perfgate.store.entries import companion
 from perfgate.store.folders import GB, Store
+from perfgate.store.strangers import take_tree
 from tests.integration.build.lab import PYTHON, Lab, make_sdist, make_wheel, pyproject, run_python
 from tests.standin.repository import commit_change
 

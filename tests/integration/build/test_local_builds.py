@@ -273,7 +273,7 @@ def test_a_kernel_wheel_that_cannot_be_installed_is_the_sides(
     with pytest.raises(BuildFailed) as error:
         _build(_builder(lab, store, KERNEL, confinement), Side.HEAD, lab.commit("tiny", files=files))
     assert error.value.failure.blame is Blame.SIDE
-    assert error.value.failure.reason.startswith("install: ")
+    assert error.value.failure.reason.startswith("install what sgl-kernel became: ")
 
 
 @pytest.mark.parametrize("requirement", ["tiny; os_name == 'x\\n-e /x\\n'"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.build.failures import explain, useful_lines
-from perfgate.build.steps import Step, StepFailed
+from perfgate.build.steps import BuildStep, StepFailed
 from perfgate.records import Blame
 
 CONFLICT = """error: No solution found when resolving dependencies
@@ -84,7 +84,7 @@ KILLED = "nvcc fatal: ...\nc++: fatal error: Killed signal terminated program cc
 
 
 def _failed(output: str, *, code: int | None = 1, theirs: bool = False) -> StepFailed:
-    step = Step(what="install", argv=[], environment={}, cwd=Path("/"), theirs=theirs)
+    step = BuildStep(what="install", argv=[], environment={}, cwd=Path("/"), theirs=theirs)
     return StepFailed(step, code, output)
 
 
@@ -128,7 +128,7 @@ def test_whose_fault(output: str, theirs: bool, blame: Blame, reason: str) -> No
     ],
 )
 def test_whose_fault_where_wheels_that_a_side_chose_are_installed(output: str, blame: Blame, reason: str) -> None:
-    step = Step(what="install", argv=[], environment={}, cwd=Path("/"), handles_theirs=True)
+    step = BuildStep(what="install", argv=[], environment={}, cwd=Path("/"), handles_theirs=True)
     failure = explain(StepFailed(step, 2, output))
     assert (failure.blame, failure.reason[: len(reason)]) == (blame, reason)
 

@@ -9,13 +9,14 @@ import pytest
 
 from perfgate.build import BuiltSide, autotune
 from perfgate.build.autotune import capture_seed, find_seed, mode_for, plant_seed, remove_results, results_hash
-from perfgate.build.homes import Home, content_of, copy_files, home_for, mark_warm, read_home
+from perfgate.build.homes import Home, home_for, mark_warm, read_home
 from perfgate.config.model import Caches
 from perfgate.errors import PerfgateError
 from perfgate.records import Side
 from perfgate.source.diff import classify
 from perfgate.store.folders import Store
 from perfgate.store.removal import remove_tree
+from perfgate.store.strangers import content_of, copy_files
 from tests.nesting import TOO_DEEP, TOO_LONG, nest
 
 RESULTS = ".cache/sglang/flashinfer/autotune/0.7.2/sm120/key"

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from perfgate.build import local
-from perfgate.build.failures import Failure, Refused
+from perfgate.build.failures import BuildFault, Refused
 from perfgate.build.local import (
     LocalWork,
     Toolchain,
     build_requirements,
-    compiled_parts,
     copy_source,
     find_toolchain,
     kernel_project,
     kernel_variables,
     read_inside,
+    take_compiled,
 )
 from perfgate.config.model import BuildRules
 from perfgate.errors import PerfgateError
@@ -73,8 +72,8 @@ def test_tools_are_found_and_jobs_fit_the_memory(tools: Path, monkeypatch: pytes
     assert found.tools["nvcc"] == tools / "nvcc"
 
 
-def _refusal(result: Toolchain | Failure) -> str:
-    assert isinstance(result, Failure)
+def _refusal(result: Toolchain | BuildFault) -> str:
+    assert isinstance(result, BuildFault)
     assert result.blame is Blame.BOX
     assert result.remedy
     return f"{result.reason} → {result.remedy}"
@@ -157,51 +156,17 @@ def test_sources_are_copied_writable_with_links_kept(tmp_path: Path) -> None:
     remove_tree(tree)
 
 
-def _wheel(path: Path, *names: str) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name in names:
-            archive.writestr(name, "binary")
-    return path
-
-
-def test_only_extension_modules_of_sglang_leave_a_wheel(tmp_path: Path) -> None:
-    wheel = _wheel(
-        tmp_path / "x.whl",
-        *("sglang/srt/_core.abi3.so", "sglang/x.py", "other/y.so", "sglang/../../evil.so", "/sglang/z.so"),
-        *("sglang/srt/", "sglang//w.so"),
-    )
-    assert compiled_parts(wheel, tmp_path / "out") == ("sglang/srt/_core.abi3.so",)
-    assert [path.name for path in tmp_path.rglob("*.so")] == ["_core.abi3.so"]
-    with _refused("too large"):
-        compiled_parts(wheel, tmp_path / "small", limit=3)
-
-
-def test_extension_modules_go_into_a_folder_that_nobody_else_made(tmp_path: Path) -> None:
-    victim, out = tmp_path / "victim", tmp_path / "out"
-    victim.write_text("precious")
-    (out / "sglang").mkdir(parents=True)
-    (out / "sglang" / "x.so").symlink_to(victim)
-    with pytest.raises(FileExistsError):
-        compiled_parts(_wheel(tmp_path / "x.whl", "sglang/x.so"), out)
-    assert victim.read_text() == "precious"
-
-
-@pytest.mark.parametrize("names", [("sglang/a.so", "sglang/a.so/b.so"), (f"sglang/{'x' * 300}.so",)])
-def test_a_wheel_that_cannot_be_unpacked_is_the_sides(tmp_path: Path, names: tuple[str, ...]) -> None:
-    with _refused("cannot be unpacked"):
-        compiled_parts(_wheel(tmp_path / "x.whl", *names), tmp_path / "out")
-
-
-def test_a_wheel_that_is_none_is_the_sides(tmp_path: Path) -> None:
-    broken = tmp_path / "x.whl"
-    broken.write_bytes(b"no zip at all")
-    with _refused("cannot be read"):
-        compiled_parts(broken, tmp_path / "out")
-    damaged = bytearray(_wheel(tmp_path / "y.whl", "sglang/a.so").read_bytes())
-    damaged[damaged.index(b"binary")] ^= 1
-    broken.write_bytes(damaged)
-    with _refused("cannot be read"):
-        compiled_parts(broken, tmp_path / "again")
+def test_only_extension_modules_of_sglang_are_taken(tmp_path: Path) -> None:
+    installed = tmp_path / "installed"
+    for name in ("sglang/srt/_core.abi3.so", "sglang/x.py", "other/y.so", "z.so"):
+        (installed / name).parent.mkdir(parents=True, exist_ok=True)
+        (installed / name).write_text("binary")
+    (installed / "sglang" / "link.so").symlink_to("/etc/passwd")
+    (installed / "sglang" / "folder").symlink_to(installed / "other")
+    assert take_compiled(installed, tmp_path / "out") == ("sglang/srt/_core.abi3.so",)
+    assert [path.name for path in tmp_path.joinpath("out").rglob("*.so")] == ["_core.abi3.so"]
+    with pytest.raises(FileExistsError):  # a folder that somebody else made may hold links
+        take_compiled(installed, tmp_path / "out")
 
 
 @contextmanager

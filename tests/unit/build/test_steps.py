@@ -15,7 +15,7 @@ import pytest
 
 from perfgate.build import steps
 from perfgate.build.environment import failure_of
-from perfgate.build.steps import NotEnded, Runner, Step, StepFailed, _second_user
+from perfgate.build.steps import BuildStep, Runner, StepFailed, StepNotEnded, _second_user
 from perfgate.host import supervisor
 from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, SandboxError
 from perfgate.records import Blame
@@ -24,8 +24,8 @@ from tests.needs import require
 SECOND_USER = 65_017  # a uid nobody has: no process of another test is its
 
 
-def _step(script: str, tmp_path: Path, *, theirs: bool = False) -> Step:
-    return Step(
+def _step(script: str, tmp_path: Path, *, theirs: bool = False) -> BuildStep:
+    return BuildStep(
         what="try",
         argv=["/bin/sh", "-c", script],
         environment={"PATH": "/usr/bin:/bin", "GIVEN": "yes"},
@@ -191,7 +191,7 @@ def test_the_blow_is_not_struck_by_root_or_with_its_powers(monkeypatch: pytest.M
 def test_what_cannot_be_ended_ends_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "_ENDING_S", 0.2)
     monkeypatch.setattr(steps, "supervised", lambda *_, **__: ("/bin/sh", "-c", "trap '' TERM; echo on; sleep 30"))
-    with pytest.raises(NotEnded, match="did not end within") as error:
+    with pytest.raises(StepNotEnded, match="did not end within") as error:
         _runner(tmp_path, 1.0).run(_step("true", tmp_path, theirs=True))
     assert failure_of(error.value).blame is Blame.BOX
 
@@ -209,7 +209,9 @@ def test_a_link_is_never_handed_to_pr_code_as_its_folder(tmp_path: Path) -> None
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (tmp_path / "lib").symlink_to(hidden)
-    step = Step(what="x", argv=["/bin/true"], environment={}, cwd=tmp_path, theirs=True, writable=(tmp_path / "lib",))
+    step = BuildStep(
+        what="x", argv=["/bin/true"], environment={}, cwd=tmp_path, theirs=True, writable=(tmp_path / "lib",)
+    )
     with pytest.raises(SandboxError, match="a link lies where"):
         _runner(tmp_path).run(step)
 
@@ -220,7 +222,8 @@ def test_steps_die_with_perfgate(tmp_path: Path, theirs: bool) -> None:
     program = (
         "import sys, time; from pathlib import Path; from perfgate.build.steps import *\n"
         "place = Path(sys.argv[1])\n"
-        f"step = Step(what='x', argv=['/bin/sh', '-c', sys.argv[2]], environment={{}}, cwd=place, theirs={theirs})\n"
+        "argv = ['/bin/sh', '-c', sys.argv[2]]\n"
+        f"step = BuildStep(what='x', argv=argv, environment={{}}, cwd=place, theirs={theirs})\n"
         "Runner(log=place / 'log', deadline=time.monotonic() + 60).run(step)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path), script])
