@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.host.sandbox import Isolation, available
+from perfgate.host.sandbox import Isolation
+from perfgate.host.trial import available
 
 INSTALL = {
     "gcc": "sudo apt-get install gcc libc6-dev",

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import IO
 
 from perfgate.errors import Exit, PerfgateError
-from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Isolation, confine, hand_over
+from perfgate.host.handover import hand_over
+from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Isolation, confine
 from perfgate.host.supervisor import supervised
 
 LOG_LIMIT = 64 * 2**20

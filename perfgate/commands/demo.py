@@ -9,7 +9,8 @@ from perfgate.cpu.changes import EDITS, Change
 from perfgate.cpu.demo import DemoRepository, make_release_repository, make_repository
 from perfgate.cpu.environment import RELEASE, CpuEnvironment, prepare, release_tree
 from perfgate.cpu.profile import settings
-from perfgate.host.sandbox import Isolation, available, choose
+from perfgate.host.sandbox import Isolation
+from perfgate.host.trial import available, choose
 from perfgate.run.gate import Outcome, run_gate
 from perfgate.run.plan import GateRequest, find_box
 from perfgate.run.progress import Progress

@@ -123,7 +123,8 @@ class Server:
         """Starts the server's process. Raises PortTaken or CannotStart."""
         if not tree.port_free(spec.port, HOST):
             raise PortTaken("port_taken", f"port {spec.port} is in use by another process")
-        watched = Watched(token=tree.new_token(), name=spec.name, port=spec.port, stop_s=spec.stop_s)
+        user = spec.confinement.sole_user
+        watched = Watched(token=tree.new_token(), name=spec.name, port=spec.port, stop_s=spec.stop_s, user=user)
         if watchdog is not None:
             watchdog.watch(watched)
         try:
@@ -237,7 +238,7 @@ class Server:
 
     def _end(self) -> list[Process]:
         """Kills all of it; what is still there after `stop_s`."""
-        left = tree.end(self._find, last=self.root, limit_s=self.spec.stop_s)
+        left = tree.end(self._find, last=self.root, limit_s=self.spec.stop_s, user=self.watched.user)
         if not left:
             self.popen.wait()
         return left

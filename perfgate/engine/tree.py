@@ -17,8 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfgate.host.supervisor import end_everyone
+
 TOKEN_VARIABLE = "PERFGATE_LAUNCH"
 POLL_S = 0.05
+PATIENCE_S = 5.0  # ending takes milliseconds where nobody runs away from it
 PROC = Path("/proc")
 SHM = Path("/dev/shm")
 
@@ -107,19 +110,27 @@ def tell(process: Process, number: int) -> None:
             os.kill(process.pid, number)
 
 
-def end(find: Callable[[], list[Process]], *, last: Process | None, limit_s: float) -> list[Process]:
+def end(
+    find: Callable[[], list[Process]], *, last: Process | None, limit_s: float, user: int | None = None
+) -> list[Process]:
     """Kills all that `find` finds until none is left; what is still there at the limit.
 
     `last` is killed when it alone is left: what the others leave behind becomes its child, and so is found.
+    `user`: every process of that user ends, too. Some may fork so fast that no list ever holds them.
     """
     begin = time.monotonic()
     while left := find():
-        if time.monotonic() - begin > limit_s:
+        waited = time.monotonic() - begin
+        if waited > limit_s:
             return left
+        if user is not None and waited > PATIENCE_S:
+            end_everyone(user, limit_s)
         for process in [process for process in left if process != last] or left:
             tell(process, signal.SIGKILL)
         time.sleep(POLL_S)
-    return []
+    if user is None:
+        return []
+    return [entry.process for pid in end_everyone(user, limit_s) if (entry := look(pid)) is not None]
 
 
 # ------------------------------------------------------------------------------------------------ ports

@@ -47,13 +47,14 @@ class Watched:
     root: Process | None = None
     recorded: tuple[Process, ...] = ()
     memory: tuple[str, ...] = ()  # files in /dev/shm
+    user: int | None = None  # whose every process ends with it
 
     def find(self) -> list[Process]:
         return tree.of_launch(self.root, self.token, self.recorded)
 
     def end(self) -> bool:
         """Ends its processes at once and removes its shared memory. Whether all are gone."""
-        gone = not tree.end(self.find, last=self.root, limit_s=self.stop_s)
+        gone = not tree.end(self.find, last=self.root, limit_s=self.stop_s, user=self.user)
         tree.remove_shared_memory(map(Path, self.memory))
         return gone
 
@@ -69,6 +70,7 @@ def watched_from(body: Any) -> Watched:
         root=None if root is None else _process_from(root),
         recorded=tuple(map(_process_from, body["recorded"])),
         memory=tuple(map(str, body["memory"])),
+        user=None if body.get("user") is None else int(body["user"]),
     )
 
 
@@ -152,9 +154,9 @@ class Watchdog:
         with suppress(WatchdogLost):
             self._send({"unwatch": watched.token})
 
-    def keeping(self, name: str, stop_s: float = KEPT_STOP_S) -> Kept:
+    def keeping(self, name: str, stop_s: float = KEPT_STOP_S, user: int | None = None) -> Kept:
         """For something else than a launch, which ends when the block does, or perfgate."""
-        return Kept(self, Watched(token=tree.new_token(), name=name, port=None, stop_s=stop_s))
+        return Kept(self, Watched(token=tree.new_token(), name=name, port=None, stop_s=stop_s, user=user))
 
     def close(self, limit_s: float = 60.0) -> bool:
         """Lets the watchdog end whatever is left and leave. Whether it said in time that all is gone."""

@@ -22,7 +22,8 @@ from perfgate.github.commits import Origin, fetch_commits
 from perfgate.github.job import Job, job_of
 from perfgate.github.request import Request, request_from_line
 from perfgate.host.public import public
-from perfgate.host.sandbox import Isolation, choose
+from perfgate.host.sandbox import Isolation
+from perfgate.host.trial import choose
 from perfgate.records import PullRequest
 from perfgate.run.gate import Outcome, run_gate
 from perfgate.run.plan import GateRequest

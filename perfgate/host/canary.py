@@ -2,7 +2,8 @@
 
 All-reduce at the sizes of decoding under the box's NCCL variables, and a fixed computing load, each a few seconds.
 While it runs, the GPUs' clocks are read: under the same load they should be the same, whoever is measured next. It
-runs in an environment that no pull request touches: base's, or the one that a profile fixes.
+runs in an environment that no pull request touches: base's, or the one that a profile fixes. Confined like a server:
+what base depends on comes from an index, and an interpreter runs it before any line of ours.
 """
 
 from __future__ import annotations
@@ -13,18 +14,20 @@ import selectors
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from perfgate.host.gpu import GpuReading
+from perfgate.host.handover import hand_over
+from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, confine
+from perfgate.host.temporary import temporary_folder
 
 SCRIPT = Path(__file__).with_name("canary_script.py")
 SIZES = (32 * 1024, 64 * 1024, 256 * 1024)
@@ -33,7 +36,9 @@ CPU_RANKS = 2
 LIMIT_S = 120.0  # eight GPUs and NCCL need about ten
 CLOCK_PERIOD_S = 0.1
 BUSY_SHARE = 0.9  # readings within this share of a GPU's highest clock are taken as "under load"
-HANDED_ON = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH", "TMPDIR")
+HANDED_ON = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH")
+FIXED = {"OMP_NUM_THREADS": "1", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+MAX_ANSWER = 1 << 20  # bytes; an answer has a few hundred
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +49,8 @@ class CanarySetup:
     device: Literal["cuda", "cpu"]
     ranks: int
     environment: Mapping[str, str] = field(default_factory=dict)
+    confinement: Confinement = UNCONFINED
+    readable: tuple[Path, ...] = ()  # what its interpreter needs
     sizes: tuple[int, ...] = SIZES
     repeats: int = REPEATS
     limit_s: float = LIMIT_S
@@ -53,7 +60,7 @@ class CanarySetup:
 class CanaryReading:
     """`readings` for `records.Canary.readings`; empty where the canary failed, with the reason in `notes`."""
 
-    readings: Mapping[str, tuple[float, ...]]
+    readings: Mapping[str, tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...]]
     notes: tuple[str, ...]
 
 
@@ -70,6 +77,8 @@ def _unkept() -> AbstractContextManager[Mapping[str, str]]:
 class CanaryProcess:
     """The canary's process, started at the first reading and kept until `close`. Holds no GPU memory in between.
 
+    Where it runs as the user of the servers it is ended after each reading: they could signal it, and write its files.
+
     `keep` is entered before the process starts and left when it has ended: somebody outside ends all that carries these
     variables, should perfgate be killed meanwhile. What it raises is passed on.
     """
@@ -84,6 +93,7 @@ class CanaryProcess:
         self._read_gpus = read_gpus
         self._keep = keep
         self._kept = ExitStack()
+        self._place = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -100,6 +110,8 @@ class CanaryProcess:
         except (OSError, ValueError) as error:  # pydantic's error is a ValueError
             self.close()
             return CanaryReading(readings={}, notes=(f"the canary gave no answer: {str(error).splitlines()[0]}",))
+        if self._setup.confinement.sole_user is not None:
+            self.close()
         return CanaryReading(readings={**answer.readings, **clocks_under_load(clocks)}, notes=answer.notes)
 
     def close(self) -> None:
@@ -115,6 +127,7 @@ class CanaryProcess:
         process, self._process = self._process, None
         if process is not None:
             _end(process)
+        self._place.close()
         self._kept.__exit__(kind, error, trace)
 
     def _ask(self, deadline: float) -> tuple[bytes, list[Sequence[GpuReading]]]:
@@ -139,18 +152,35 @@ class CanaryProcess:
                     if not part:
                         raise ValueError(f"its process ended with status {process.wait()}")
                     text += part
+                    if len(text) > MAX_ANSWER:
+                        raise ValueError("it says too much")
         return text, clocks
 
     def _start(self) -> subprocess.Popen[bytes]:
-        own = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
-        fixed = {"OMP_NUM_THREADS": "1", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        setup, confinement = self._setup, self._setup.confinement
         marks = self._kept.enter_context(self._keep())
+        place = self._place.enter_context(temporary_folder("canary"))
+        place.chmod(0o755)
+        script, home = place / SCRIPT.name, place / "home"
+        shutil.copyfile(SCRIPT, script)  # perfgate's own folders are shown to nobody
+        home.mkdir()
+        hand_over([home], confinement)
+        own = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
+        places = {"HOME": str(home), "TMPDIR": "/tmp" if confinement.private_tmp else str(home)}
+        argv = confine(
+            [str(setup.python), "-I", str(script)],
+            {**own, **FIXED, **setup.environment, **places, **marks},
+            confinement=confinement,
+            readable=(place, *setup.readable),
+            writable=(home,),
+            cwd=home,
+        )
         return subprocess.Popen(
-            [str(self._setup.python), "-I", str(SCRIPT)],
+            argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**own, **fixed, **self._setup.environment, **marks},
+            env={**OUTER_ENVIRONMENT, **marks},
             start_new_session=True,
         )
 
@@ -163,8 +193,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             with suppress(OSError):
                 pipe.close()
     process.wait()
-    for left in Path(tempfile.gettempdir()).glob(f"perfgate-canary-{process.pid}-*"):  # killed while it measured
-        shutil.rmtree(left, ignore_errors=True)
 
 
 def clocks_under_load(readings: Sequence[Sequence[GpuReading]]) -> dict[str, tuple[float, ...]]:

@@ -51,7 +51,7 @@ def main() -> None:
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Forks the ranks, waits for all, and joins what they measured."""
     ranks = int(request["ranks"]) if torch is not None else 1
-    with tempfile.TemporaryDirectory(prefix=f"perfgate-canary-{os.getpid()}-") as folder:  # canary.py knows the name
+    with tempfile.TemporaryDirectory() as folder:
         children = [_fork(rank, ranks, request, folder) for rank in range(ranks)]
         outcomes = [_outcome(*child) for child in children]
     failed = [str(outcome["error"]) for outcome in outcomes if "error" in outcome]

@@ -14,21 +14,13 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
-import stat
-import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from perfgate.errors import Exit, PerfgateError
-from perfgate.host.temporary import prefix
-from perfgate.records import Check
 
-TRIAL_S = 20.0  # for a command that needs milliseconds
 NOBODY = 65534
 HOMES = tuple(map(Path, ("/root", "/home", "/tmp", "/var/tmp", "/run")))
 DEVICE_PATTERNS = ("nvidia*", "gdrdrv", "infiniband", "dri")
@@ -55,6 +47,11 @@ class Confinement:
     def private_tmp(self) -> bool:
         """Whether /tmp is the command's own and vanishes with it."""
         return self.kind is Isolation.BUBBLEWRAP
+
+    @property
+    def sole_user(self) -> int | None:
+        """The user as whom nothing runs but confined commands: all of its processes may be ended with one of them."""
+        return self.uid if self.kind is Isolation.USER else None
 
     def __str__(self) -> str:
         whom = f" as uid {self.uid}" if self.uid is not None else ""
@@ -173,26 +170,6 @@ def _flat(groups: Iterable[tuple[str, ...]]) -> list[str]:
 # ------------------------------------------------------------------------------------------- what this box offers
 
 
-def choose(isolation: str, *, run_as: str | None = None, hidden: Sequence[Path] = ()) -> Confinement:
-    """The confinement for this box: the one asked for, or with "auto" the strictest that works.
-
-    `hidden`: what strangers' code must not see besides the homes, for example the runner's and perfgate's folders.
-    Raises SandboxError where the one asked for does not work.
-    """
-    if isolation == Isolation.NONE:
-        return UNCONFINED
-    if isolation == "auto":
-        for kind in (Isolation.BUBBLEWRAP, Isolation.USER):
-            if available(kind, run_as=run_as).status == "ok":
-                return describe(kind, run_as=run_as, hidden=hidden)
-        return UNCONFINED
-    kind = Isolation(isolation)
-    check = available(kind, run_as=run_as)
-    if check.status != "ok":
-        raise SandboxError(check.text, where=f"isolation: {kind}", remedy=check.remedy)
-    return describe(kind, run_as=run_as, hidden=hidden)
-
-
 def describe(kind: Isolation, *, run_as: str | None = None, hidden: Sequence[Path] = ()) -> Confinement:
     """The confinement of a kind on this box, without trying it. Raises SandboxError for an unknown user."""
     uid, gid = _whom(run_as)
@@ -252,133 +229,3 @@ def _links(path: Path) -> dict[Path, None]:
         path = path.parent / path.readlink()
         found[path.parent.parent.resolve()] = None
     return found
-
-
-def hand_over(paths: Iterable[Path], confinement: Confinement) -> None:
-    """Makes folders and all that is in them the confined user's. Links are changed, never followed.
-
-    Refuses a link in the place of a folder, whoever is to become the owner: where it leads would be handed over, or
-    bound into the sandbox, in its stead. What strangers' code left below under a path too long for the kernel stays
-    as it is: they must not end a gate by a name.
-    """
-    handed = tuple(paths)
-    for path in handed:
-        if path.is_symlink():
-            raise SandboxError("a link lies where PR code should get a folder to write", where=str(path))
-    if confinement.uid is None or confinement.gid is None or os.geteuid() != 0:
-        return
-    for path in handed:
-        os.chown(path, confinement.uid, confinement.gid, follow_symlinks=False)
-        for found in _all_in(path):
-            with suppress(OSError):
-                os.chown(found, confinement.uid, confinement.gid, follow_symlinks=False)
-
-
-def _all_in(folder: Path) -> Iterator[str]:
-    """Everything below a folder, links not followed. Not `os.walk`: code that nests folders could exhaust its stack."""
-    waiting = [str(folder)]
-    while waiting:
-        with suppress(OSError), os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                yield entry.path
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
-
-
-def check_readable(paths: Iterable[Path], confinement: Confinement) -> None:
-    """That the confined user can read all of these files and folders. Raises SandboxError naming the first it cannot.
-
-    A model that only its owner may read would otherwise show as a server that does not find its weights.
-    """
-    if confinement.uid is None:
-        return
-    for path in paths:
-        for place in (path, *(Path(folder) / name for folder, _, names in os.walk(path) for name in names)):
-            if not _others_may_read(place, confinement):
-                raise SandboxError(f"{confinement} cannot read it", where=str(place), remedy=f"chmod -R a+rX {path}")
-
-
-def _others_may_read(place: Path, confinement: Confinement) -> bool:
-    try:
-        about = place.stat()
-    except OSError:
-        return not place.exists()  # a dangling link is nobody's to read
-    shift = 6 if about.st_uid == confinement.uid else 3 if about.st_gid == confinement.gid else 0
-    needed = 0o5 if stat.S_ISDIR(about.st_mode) else 0o4
-    return (about.st_mode >> shift) & needed == needed
-
-
-_TRIAL = """
-cat "$1" >/dev/null 2>&1 && echo "it can read a private file"
-(: >"$2/x") 2>/dev/null && echo "it can write into perfgate's folder"
-(: >"$3/x") 2>/dev/null || echo "it cannot write into its own folder"
-if [ "$4" = bubblewrap ]; then
-  (: >/dev/shm/x) 2>/dev/null || echo "it cannot use /dev/shm"
-  [ $$ -lt 100 ] || echo "it sees the box's processes"
-fi
-echo fine
-"""
-
-
-def available(kind: Isolation, *, run_as: str | None = None) -> Check:
-    """Runs a hostile little program under this confinement and says whether it was held."""
-    name = f"isolation: {kind}"
-    if kind is Isolation.NONE:
-        return Check(
-            name=name,
-            status="warn",
-            text="PR code runs as the same user as perfgate",
-            why="it can read the runner's files and write perfgate's results; pull requests from forks are refused",
-            remedy="install bubblewrap: sudo apt-get install bubblewrap",
-        )
-    tool = "bwrap" if kind is Isolation.BUBBLEWRAP else "setpriv"
-    remedy = f"sudo apt-get install {'bubblewrap' if kind is Isolation.BUBBLEWRAP else 'util-linux'}"
-    if shutil.which(tool, path=OUTER_ENVIRONMENT["PATH"]) is None:
-        return _failed(name, f"{tool} is not installed", remedy)
-    if kind is Isolation.USER and os.geteuid() != 0:
-        return _failed(name, "only root can run PR code as another user", "use isolation: bubblewrap")
-    if kind is Isolation.USER and run_as is None:
-        return _failed(name, "no second user is named", "set run_as in the box file")
-    try:
-        confinement = describe(kind, run_as=run_as)
-        said = _try(confinement)
-    except (SandboxError, OSError, subprocess.SubprocessError) as error:
-        return _failed(name, str(error).splitlines()[0], _user_namespace_remedy(kind))
-    if said != "fine":
-        return _failed(name, said, _user_namespace_remedy(kind))
-    return Check(name=name, status="ok", text=f"PR code is confined by {confinement}")
-
-
-def _failed(name: str, text: str, remedy: str) -> Check:
-    return Check(name=name, status="fail", text=text, why="PR code must not reach the runner's files", remedy=remedy)
-
-
-def _user_namespace_remedy(kind: Isolation) -> str:
-    if kind is Isolation.USER:
-        return "let perfgate run as root, with run_as naming an unprivileged user"
-    return "allow unprivileged user namespaces: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
-
-
-def _try(confinement: Confinement) -> str:
-    """One line: "fine", what the program could do, or what kept it from starting."""
-    with tempfile.TemporaryDirectory(prefix=prefix("trial"), dir="/tmp") as folder:
-        place = Path(folder).resolve()
-        place.chmod(0o755)
-        theirs, mine, secret = place / "theirs", place / "mine", place / "secret"
-        theirs.mkdir()
-        mine.mkdir()
-        secret.write_text("secret")
-        secret.chmod(stat.S_IRUSR | stat.S_IWUSR)
-        hand_over([mine], confinement)
-        argv = confine(
-            ["/bin/sh", "-c", _TRIAL, "trial", *map(str, (secret, theirs, mine)), confinement.kind],
-            {"PATH": OUTER_ENVIRONMENT["PATH"]},
-            confinement=confinement,
-            writable=[mine],
-            cwd=mine,
-        )
-        done = subprocess.run(
-            argv, env=OUTER_ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TRIAL_S
-        )
-    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
-    return lines[0] if lines else f"it ended with {done.returncode} and said nothing"

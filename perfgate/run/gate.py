@@ -30,10 +30,12 @@ from perfgate.errors import Exit, PerfgateError
 from perfgate.host.canary import CPU_RANKS, CanaryProcess, CanarySetup
 from perfgate.host.doctor import Patient, run_doctor, why_refused
 from perfgate.host.gpu import cuda_arch
+from perfgate.host.handover import check_readable
 from perfgate.host.lock import BoxLock
 from perfgate.host.nvml import Nvml, NvmlAbsentError
-from perfgate.host.sandbox import Confinement, check_readable, choose
+from perfgate.host.sandbox import Confinement
 from perfgate.host.temporary import sweep_temporary
+from perfgate.host.trial import choose
 from perfgate.host.watch import BoxWatch
 from perfgate.judge.evidence import RunFacts
 from perfgate.records.files import read_facts
@@ -359,7 +361,7 @@ def _gpu_arch() -> str | None:
 def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltSide], watchdog: Watchdog) -> None:
     plan = _settle_plan(job, run, notebook, sides)
     job.progress.show(render_plan(plan, minutes_left(notebook.run())))
-    keep = partial(watchdog.keeping, "canary")
+    keep = partial(watchdog.keeping, "canary", user=job.confinement.sole_user)
     with _watch(job) as watch, CanaryProcess(_canary(job, sides), watch.read_gpus(), keep) as canary:
         bench = SglangBench(
             notebook=notebook,
@@ -390,14 +392,19 @@ def _watch(job: Job) -> BoxWatch:
 
 
 def _canary(job: Job, sides: Mapping[r.Side, BuiltSide]) -> CanarySetup:
-    """In base's environment: no pull request has a hand in it."""
+    """In base's environment: no pull request has a hand in it. Confined as servers are."""
+    base = sides[r.Side.BASE]
     if job.canary is not None:
-        return job.canary
+        return replace(job.canary, confinement=job.confinement, readable=base.readable)
     gpus = _needs_gpus(job)
     nccl = {**job.resolved.nccl, **job.resolved.box.env}
-    python = sides[r.Side.BASE].python
     return CanarySetup(
-        python=python, device="cuda" if gpus else "cpu", ranks=_ranks(job) if gpus else 1, environment=nccl
+        python=base.python,
+        device="cuda" if gpus else "cpu",
+        ranks=_ranks(job) if gpus else 1,
+        environment=nccl,
+        confinement=job.confinement,
+        readable=base.readable,
     )
 
 

@@ -27,7 +27,8 @@ from perfgate.engine.server import Server
 from perfgate.engine.watchdog import Watchdog
 from perfgate.errors import PerfgateError
 from perfgate.host.canary import CanaryProcess
-from perfgate.host.sandbox import Confinement, hand_over
+from perfgate.host.handover import hand_over, take_back
+from perfgate.host.sandbox import Confinement
 from perfgate.host.watch import BoxWatch
 from perfgate.probe.inside import copy_probe, probe_environment
 from perfgate.probe.phases import phases_of
@@ -136,23 +137,31 @@ class SglangBench:
         with _preparing(order.id):
             home = self.warmth.home(order.side)
             autotune = self.warmth.prepare(order.side, order.recipe)
+            self._take_back_homes()
             self._forget(home, probe_dir)
         plan = dataclasses.replace(self._plan(order, recipe, home, probe_dir), autotune=autotune)
         self.progress.launch_begins(order, self.notebook.run())
         self._sing(order, "before")
-        end = run_launch(
-            plan,
-            self.notebook.append,
-            hooks=self._hooks(plan, home, probe_dir),
-            progress=self.progress.step,
-            watchdog=self.watchdog,
-            gpus_free=self.watch.gpus_free,
-        )
+        try:
+            end = run_launch(
+                plan,
+                self.notebook.append,
+                hooks=self._hooks(plan, home, probe_dir),
+                progress=self.progress.step,
+                watchdog=self.watchdog,
+                gpus_free=self.watch.gpus_free,
+            )
+        finally:
+            take_back((home.path, probe_dir), self.confinement)
         self._sing(order, "after")
         self.progress.launch_ends(end, self.notebook.run())
         if end.valid:
             self.warmth.served(order.side, order.recipe, throw_away=order.pair == 0)
         return end
+
+    def _take_back_homes(self) -> None:
+        """Of both sides and of earlier commits: whom this server runs as has written them all."""
+        take_back(self.store.folder("homes").iterdir(), self.confinement)
 
     def _forget(self, home: Home, probe_dir: Path) -> None:
         """Empty folders for what probe and NCCL will write."""

@@ -18,7 +18,8 @@ import psutil
 import pytest
 
 from perfgate.engine import tree
-from perfgate.host.sandbox import Isolation, available
+from perfgate.host.sandbox import Isolation
+from perfgate.host.trial import available
 from perfgate.store.removal import remove_tree
 from tests.e2e.act import finish
 from tests.e2e.conftest import Perfgate, Theatre, call, opened

@@ -10,7 +10,7 @@ from perfgate.config.check import nccl_notes
 from perfgate.config.model import BoxFile, ResolvedRecipe
 from perfgate.config.places import BOX_PATH
 from perfgate.errors import PerfgateError
-from perfgate.host import sandbox
+from perfgate.host import sandbox, trial
 from perfgate.host.lock import current_holder
 from perfgate.host.nccl_paths import missing_files, nccl_files, stray_settings
 from perfgate.host.public import public
@@ -96,10 +96,10 @@ def lock_check(box: BoxFile, *, ours: bool) -> Iterator[Check]:
 def isolation_check(box: BoxFile) -> Check:
     """What `isolation` in the box file asks for, tried."""
     if box.isolation != "auto":
-        return sandbox.available(sandbox.Isolation(box.isolation), run_as=box.run_as)
+        return trial.available(sandbox.Isolation(box.isolation), run_as=box.run_as)
     tried = []
     for kind in (sandbox.Isolation.BUBBLEWRAP, sandbox.Isolation.USER):
-        check = sandbox.available(kind, run_as=box.run_as)
+        check = trial.available(kind, run_as=box.run_as)
         if check.status == "ok":
             return check
         tried.append(check)

@@ -14,7 +14,9 @@ from perfgate.config.model import Workload
 from perfgate.engine.command import EnvironmentParts, child_environment, server_command
 from perfgate.engine.launch import LaunchPlan
 from perfgate.engine.server import LaunchSpec, Server, free_port
-from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, choose, describe, hand_over, interpreter_folders
+from perfgate.host.handover import hand_over
+from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, describe, interpreter_folders
+from perfgate.host.trial import choose
 from perfgate.records import Side
 from tests.needs import require
 from tests.standin import Behaviour, make_repository

@@ -14,19 +14,9 @@ from pathlib import Path
 import pytest
 
 from perfgate.engine import tree
-from perfgate.host.sandbox import (
-    OUTER_ENVIRONMENT,
-    UNCONFINED,
-    Confinement,
-    Isolation,
-    SandboxError,
-    available,
-    check_readable,
-    choose,
-    confine,
-    describe,
-    hand_over,
-)
+from perfgate.host.handover import check_readable, hand_over
+from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Isolation, SandboxError, confine, describe
+from perfgate.host.trial import available, choose
 from perfgate.store.removal import remove_tree
 from tests.integration.engine.conftest import open_to_all
 from tests.needs import require

@@ -10,7 +10,7 @@ import pytest
 
 from perfgate.commands import demo
 from perfgate.cpu.changes import Change
-from perfgate.host import sandbox
+from perfgate.host import trial
 from perfgate.host.doctor.software_checks import isolation_check
 from perfgate.host.sandbox import Isolation, SandboxError
 from perfgate.records import Check
@@ -47,7 +47,7 @@ def isolation_is(status: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def tried(kind: Isolation, *, run_as: str | None = None) -> Check:
         return Check(name=f"isolation: {kind}", status=status, text="bwrap is not installed")  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sandbox, "available", tried)
+    monkeypatch.setattr(trial, "available", tried)
     monkeypatch.setattr(demo, "available", tried)
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, SandboxError, choose, confine, interpreter_folders
+from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, SandboxError, confine, interpreter_folders
+from perfgate.host.trial import choose
 
 BUBBLEWRAP = Confinement(kind=Isolation.BUBBLEWRAP, hidden=(Path("/tmp"), Path("/home")))
 ROOT = replace(BUBBLEWRAP, uid=65534, gid=65534)
