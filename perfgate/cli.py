@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +14,7 @@ from rich.console import Console
 from perfgate import __version__
 from perfgate.commands.github import app as on_github
 from perfgate.commands.streams import unbroken_streams
+from perfgate.config.profile import Profile
 from perfgate.cpu.changes import Change
 from perfgate.errors import Exit, PerfgateError
 from perfgate.text import visible
@@ -46,11 +46,6 @@ def options(
     ] = False,
 ) -> None:
     pass
-
-
-class Profile(StrEnum):
-    GPU = "gpu"
-    CPU = "cpu"
 
 
 OutOption = Annotated[
@@ -99,7 +94,7 @@ def gate(
         base_branch=base_branch,
         config=config,
         box=box,
-        profile=profile.value,
+        profile=profile,
         out=out,
         max_pairs=max_pairs,
         recipes=tuple(name.strip() for name in recipes.split(",")) if recipes else (),
@@ -189,7 +184,7 @@ def calibrate(
         head=commit,
         config=config,
         box=box,
-        profile=profile.value,
+        profile=profile,
         out=out,
         recipes=tuple(name.strip() for name in recipes.split(",")) if recipes else (),
         resume=resume,
@@ -213,7 +208,7 @@ def power(
     from perfgate.commands import calibrate as calibration
     from perfgate.run.plan import GateRequest
 
-    request = GateRequest(repo=repo, head="HEAD", config=config, box=box, profile=profile.value)
+    request = GateRequest(repo=repo, head="HEAD", config=config, box=box, profile=profile)
     Console(highlight=False).print(calibration.show_power(request))
 
 
@@ -280,7 +275,7 @@ def doctor(
     """Examine this box at rest: what is wrong, why it matters, and the command that mends it. Exit codes: 0, 4."""
     from perfgate.commands import doctor as examination
 
-    raise typer.Exit(examination.examine(config, box, profile.value, as_json=as_json))
+    raise typer.Exit(examination.examine(config, box, profile, as_json=as_json))
 
 
 models_app = typer.Typer(no_args_is_help=True, help="Targets and drafts at pinned revisions in the box's HF_HOME.")

@@ -14,6 +14,7 @@ from rich.text import Text
 from perfgate import records as r
 from perfgate.config.model import Resolved
 from perfgate.config.resolve import metric_plans
+from perfgate.cpu.profile import layers
 from perfgate.errors import Exit, PerfgateError
 from perfgate.judge.evidence import RunFacts, prior_of
 from perfgate.judge.noise import LOOSE_SD
@@ -23,7 +24,7 @@ from perfgate.judge.values import Policy
 from perfgate.records.files import read_facts
 from perfgate.report import numbers, words
 from perfgate.run.folder import launch_cost, newest_run, usual_costs
-from perfgate.run.gate import Outcome, layers, run_gate
+from perfgate.run.gate import Outcome, run_gate
 from perfgate.run.launch import ranks_of, workload_hash
 from perfgate.run.ledger import LEDGER_FILE, Ledger
 from perfgate.run.noise import recall, with_known_noise, with_planned_samples
@@ -147,7 +148,7 @@ def _power_parts(resolved: Resolved, known: Knowledge) -> Iterator[RenderableTyp
     else:
         yield Text(f"The box as it was in run {known.plan.run_id}.", style="dim")
     yield from (Text(warning) for warning in known.warnings)
-    gpus = 0 if resolved.profile == "cpu" or resolved.box.gpus == "none" else None
+    gpus = None if resolved.needs_gpus else 0
     cheapest: dict[str, tuple[float, float | None]] = {}
     for metric in known.metrics:
         count = ranks_of(resolved.recipe(metric.recipe).flags) if gpus is None else gpus

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from perfgate.config.profile import Profile
 from perfgate.cpu.changes import EDITS, Change
 from perfgate.cpu.demo import DemoRepository, make_release_repository, make_repository
 from perfgate.cpu.environment import RELEASE, CpuEnvironment, prepare, release_tree
@@ -36,7 +37,7 @@ def run(change: Change, out: Path | None, progress: Progress, since: str | None 
     Its environment is kept in the state directory; the run's files go to `out`.
     """
     name = change.value if since is None else f"since-{since}"
-    request = GateRequest(repo=Path(), head="", profile="cpu", out=out or _free_folder(name))
+    request = GateRequest(repo=Path(), head="", profile=Profile.CPU, out=out or _free_folder(name))
     base, head = ("the release as it is", EDITS[change].subject) if since is None else (since, RELEASE)
     progress.tell(STORY.format(base=base, head=head, budget=f"{100 * settings().metrics['tok_s'].budget:.0f} %"))
     box = find_box(request)

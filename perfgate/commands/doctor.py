@@ -10,14 +10,15 @@ import typer
 from rich.console import Console
 
 from perfgate.config import files as config_file
+from perfgate.config.profile import Profile
+from perfgate.cpu.profile import layers
 from perfgate.errors import Exit
 from perfgate.host.doctor import Patient, run_doctor
 from perfgate.host.doctor.table import show
-from perfgate.run.gate import layers
 from perfgate.run.plan import GateRequest, find_box
 
 
-def examine(config: Path | None, box: Path | None, profile: str, *, as_json: bool) -> Exit:
+def examine(config: Path | None, box: Path | None, profile: Profile, *, as_json: bool) -> Exit:
     """Prints what the doctor found; CANNOT where nothing could be measured."""
     found = find_box(GateRequest(repo=Path(), head="", box=box, profile=profile))
     resolved = None

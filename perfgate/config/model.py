@@ -21,6 +21,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from perfgate.config.profile import Profile
 from perfgate.records import METRICS
 
 KeyPath = tuple[str | int, ...]
@@ -355,13 +356,17 @@ class Resolved:
     caches: Caches
     ignore_paths: tuple[str, ...]
     box: BoxFile
-    profile: str
+    profile: Profile
     hash: str  # of all that is measured and judged by, whatever the box's folders are called
     environment: EnvironmentRules = field(default_factory=EnvironmentRules)
     notes: tuple[str, ...] = ()  # what is allowed but looks like a slip
 
     def recipe(self, name: str) -> ResolvedRecipe:
         return next(recipe for recipe in self.recipes if recipe.name == name)
+
+    @property
+    def needs_gpus(self) -> bool:
+        return self.profile.has_gpus and self.box.gpus == "required"
 
     def as_data(self) -> dict[str, Any]:
         """Plain data, without the box's folders."""
@@ -387,5 +392,5 @@ class Resolved:
             "caches": self.caches.model_dump(),
             "environment": self.environment.model_dump(),
             "ignore_paths": list(self.ignore_paths),
-            "profile": self.profile,
+            "profile": self.profile.value,
         }

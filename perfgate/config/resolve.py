@@ -17,6 +17,7 @@ from typing import Any
 from perfgate.config.check import check_extends, flag_name, nccl_notes
 from perfgate.config.layer import ConfigError, load_layer
 from perfgate.config.model import BoxFile, Config, FlagValue, MetricRule, Recipe, Resolved, ResolvedRecipe
+from perfgate.config.profile import Profile
 from perfgate.config.yaml import Problem
 from perfgate.records import MetricPlan
 from perfgate.records.files import short_hash
@@ -163,7 +164,7 @@ def _rule(name: str, config: Config, recipe: Recipe) -> MetricRule:
     return MetricRule.model_validate(said)
 
 
-def resolve(config: Config, box: BoxFile | None = None, *overlays: Config, profile: str = "gpu") -> Resolved:
+def resolve(config: Config, box: BoxFile | None = None, *overlays: Config, profile: Profile = Profile.GPU) -> Resolved:
     """What holds for a run: defaults < config < overlays in order < box. Raises ConfigError.
 
     A line is told where the problem stands in `config` itself.

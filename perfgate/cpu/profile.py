@@ -9,6 +9,7 @@ from pathlib import Path
 
 from perfgate.config.files import load
 from perfgate.config.model import Config
+from perfgate.config.profile import Profile
 from perfgate.cpu.environment import CpuEnvironment
 
 TARGET = "perfgate-tiny"
@@ -19,6 +20,11 @@ DRAFT = "perfgate-tiny-eagle3"
 def settings() -> Config:
     """`profile.yml`: laid over perfgate.yml and under the box's file."""
     return load(files("perfgate.cpu").joinpath("profile.yml").read_bytes(), "cpu/profile.yml")
+
+
+def layers(profile: Profile) -> tuple[Config, ...]:
+    """What a profile lays over perfgate.yml."""
+    return () if profile.has_gpus else (settings(),)
 
 
 def models(environment: CpuEnvironment) -> Mapping[str, Path]:

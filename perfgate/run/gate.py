@@ -20,10 +20,10 @@ from perfgate.build import BuiltSide
 from perfgate.build.autotune import mode_for
 from perfgate.build.environment import Builder
 from perfgate.build.local import LocalWork
-from perfgate.config.model import Config, Resolved
+from perfgate.config.model import Resolved
 from perfgate.config.resolve import metric_plans
 from perfgate.cpu.environment import prepare
-from perfgate.cpu.profile import models, settings
+from perfgate.cpu.profile import layers, models
 from perfgate.engine.faults import LaunchError
 from perfgate.engine.watchdog import Swept, Watchdog, sweep
 from perfgate.errors import Exit, PerfgateError
@@ -75,10 +75,6 @@ from perfgate.run.signals import Cancelled, cancellable
 from perfgate.source.repository import Repository
 from perfgate.store.folders import Store
 
-CPU_NOTE = (
-    "Measured on the cpu profile: its environment is fixed, the pins of the tree are read but not installed, and a"
-    " laptop is noisier than a GPU box."
-)
 GPUS_FREE = (sys.executable, "-m", "perfgate.host.gpus_free")
 CLEAN_UP_S = 60.0
 CANCELLED_CLEAN_UP_S = 5.0  # a runner kills ten seconds after a cancel; the watchdog goes on without us
@@ -163,11 +159,6 @@ def _tidy(store: Store, say: Callable[[str], None]) -> None:
         say(f"the state directory could not be tidied: {what}")
 
 
-def layers(profile: str) -> tuple[Config, ...]:
-    """What a profile lays over perfgate.yml."""
-    return (settings(),) if profile == "cpu" else ()
-
-
 def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
     """The run's directory, new or to go on with, and its plan."""
     out = request.out.absolute() if request.out else None
@@ -190,7 +181,7 @@ def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
         workloads=_workloads(job.resolved),
         isolation=str(job.confinement),
         autotune=mode_for(job.resolved.caches, job.commits.diff),
-        notes=(CPU_NOTE,) if job.resolved.profile == "cpu" else (),
+        notes=job.resolved.profile.notes,
     )
     run = out or runs / plan.run_id
     write_run_file(run, plan)
@@ -283,7 +274,7 @@ def _box(job: Job, notebook: Notebook, wait_s: float) -> Iterator[Watchdog]:
                 raise LeftBehind(found)
             job.progress.say(f"ended what an earlier run had left: {found.name}, {found.processes} processes")
         sweep_temporary(job.confinement.uid)
-        watchdog = Watchdog.start(lock.fd, records, GPUS_FREE if _needs_gpus(job) else ())
+        watchdog = Watchdog.start(lock.fd, records, GPUS_FREE if job.resolved.needs_gpus else ())
         limit_s = CLEAN_UP_S
         try:
             with _told_if_cancelled(notebook):  # before the clean-up, which may outlive us
@@ -326,13 +317,9 @@ def _settle_plan(job: Job, run: Path, notebook: Notebook, sides: Mapping[r.Side,
     return settled
 
 
-def _needs_gpus(job: Job) -> bool:
-    return job.resolved.profile != "cpu" and job.resolved.box.gpus == "required"
-
-
 def _equipped(job: Job) -> tuple[Job, Make]:
     """How sides are built; on the cpu profile also where its models are."""
-    if job.resolved.profile == "cpu":
+    if not job.resolved.profile.has_gpus:
         cpu = prepare(job.store.root, job.progress.say)
         configuration = replace(job.configuration, resolved=with_models(job.resolved, models(cpu)))
         fixed = FixedEnvironment(job.repository, job.store, cpu, job.confinement)
@@ -345,7 +332,7 @@ def _equipped(job: Job) -> tuple[Job, Make]:
         box=job.resolved.box,
         work=LocalWork.of(job.commits.diff, job.resolved.build),
         confinement=job.confinement,
-        gpu_arch=_gpu_arch() if _needs_gpus(job) else None,
+        gpu_arch=_gpu_arch() if job.resolved.needs_gpus else None,
     )
     return job, by_uv(builder)
 
@@ -388,7 +375,7 @@ def _question(job: Job, watch: BoxWatch) -> str:
 
 
 def _watch(job: Job) -> BoxWatch:
-    return BoxWatch.open() if _needs_gpus(job) else BoxWatch(None, "no GPUs are used")
+    return BoxWatch.open() if job.resolved.needs_gpus else BoxWatch(None, "no GPUs are used")
 
 
 def _canary(job: Job, sides: Mapping[r.Side, BuiltSide]) -> CanarySetup:
@@ -396,7 +383,7 @@ def _canary(job: Job, sides: Mapping[r.Side, BuiltSide]) -> CanarySetup:
     base = sides[r.Side.BASE]
     if job.canary is not None:
         return replace(job.canary, confinement=job.confinement, readable=base.readable)
-    gpus = _needs_gpus(job)
+    gpus = job.resolved.needs_gpus
     nccl = {**job.resolved.nccl, **job.resolved.box.env}
     return CanarySetup(
         python=base.python,

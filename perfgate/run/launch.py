@@ -101,7 +101,7 @@ class SglangBench:
         """One whole launch, its caches warmed before where they are cold."""
         self.store.make_room(LAUNCH_GB)
         require_free(self.run, RUN_GB)
-        if self.resolved.profile != "cpu":
+        if self.resolved.profile.has_gpus:
             for side in r.Side:  # before a pair, never in between its launches
                 if self.warmth.lacks(side, order.recipe) and not self._threw_away(side, order.recipe):
                     self._warm_up_caches(side, order.recipe)
@@ -234,7 +234,7 @@ class SglangBench:
 
     def _nccl_tells(self, home: Home) -> dict[str, str]:
         """What makes NCCL write down what it took and chose, at its start alone; below HOME, so the same for both."""
-        if self.resolved.profile == "cpu":
+        if not self.resolved.profile.has_gpus:
             return {}
         return {**NCCL_TELLS, "NCCL_DEBUG_FILE": str(home.path / NCCL_FOLDER / "%h.%p")}
 

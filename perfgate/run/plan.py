@@ -15,6 +15,7 @@ from perfgate import records as r
 from perfgate.config import files as config_file
 from perfgate.config.model import BoxFile, Config, Resolved, ResolvedRecipe
 from perfgate.config.places import BOX_PATH, CONFIG_PATH
+from perfgate.config.profile import Profile
 from perfgate.errors import PerfgateError
 from perfgate.records.files import short_hash
 from perfgate.run.pairs import orders
@@ -35,7 +36,7 @@ class GateRequest:
     base_branch: str | None = None  # default: the repository's default branch
     config: Path | None = None
     box: Path | None = None
-    profile: str = "gpu"
+    profile: Profile = Profile.GPU
     out: Path | None = None
     max_pairs: int | None = None
     recipes: tuple[str, ...] = ()  # the only ones that the run is about; none: all
@@ -88,7 +89,7 @@ def compare_commits(repository: Repository, base: r.Commit, head: r.Commit, igno
 
 
 def find_configuration(
-    repository: Repository | None, request: GateRequest, profile: Callable[[str], tuple[Config, ...]]
+    repository: Repository | None, request: GateRequest, layers: Callable[[Profile], tuple[Config, ...]]
 ) -> Configuration:
     """perfgate.yml at the tip of the base branch (never head's), or the file given; overlaid by profile and box.
 
@@ -104,7 +105,7 @@ def find_configuration(
         config, source = (config_file.load(text, CONFIG_PATH), tip) if text else (Config(), BUILT_IN)
     box = find_box(request)
     try:
-        resolved = config_file.resolve(config, box, *profile(request.profile), profile=request.profile)
+        resolved = config_file.resolve(config, box, *layers(request.profile), profile=request.profile)
     except config_file.ConfigError as error:
         if source != BUILT_IN:
             raise
@@ -130,7 +131,7 @@ def find_box(request: GateRequest) -> BoxFile:
         box = config_file.load_box(request.box or BOX_PATH)
     else:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        box = BoxFile(name="laptop" if request.profile == "cpu" else "box", state_dir=str(cache / "perfgate"))
+        box = BoxFile(name=request.profile.box_name, state_dir=str(cache / "perfgate"))
     return box if request.isolation is None else box.model_copy(update={"isolation": request.isolation})
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from perfgate.config.profile import Profile
 from perfgate.cpu.changes import Change
 from perfgate.cpu.demo import make_repository
 from perfgate.cpu.environment import prepare
@@ -19,7 +20,7 @@ from perfgate.run.plan import GateRequest, find_box
 @pytest.mark.sglang
 @pytest.mark.timeout(1800)
 def test_a_slower_verify_step_is_a_regression_of_eagle3(tmp_path: Path) -> None:
-    state = Path(find_box(GateRequest(repo=Path(), head="", profile="cpu")).state_dir)
+    state = Path(find_box(GateRequest(repo=Path(), head="", profile=Profile.CPU)).state_dir)
     repository = make_repository(prepare(state, print), Change.VERIFY, tmp_path / "sglang")
     run = tmp_path / "run"
     gate = subprocess.run(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from perfgate.config.model import BoxFile, Resolved
+from perfgate.config.profile import Profile
 from perfgate.errors import PerfgateError
 from perfgate.host.canary import CanarySetup
 from perfgate.host.doctor.gpu_checks import absent_check, gpu_checks
@@ -35,7 +36,6 @@ __all__ = ["Patient", "run_doctor", "why_refused"]
 
 REST_S = 1.0
 DEFAULT_MIN_FREE_GB = 20.0
-PROFILES_WITHOUT_GPUS = frozenset({"cpu"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Patient:
 
     box: BoxFile
     resolved: Resolved | None = None
-    profile: str = "gpu"
+    profile: Profile = Profile.GPU
     holds_lock: bool = False  # the gate has the box already
     canary: CanarySetup | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -52,7 +52,7 @@ class Patient:
 
     @property
     def needs_gpus(self) -> bool:
-        return self.box.gpus == "required" and self.profile not in PROFILES_WITHOUT_GPUS
+        return self.box.gpus == "required" and self.profile.has_gpus
 
     @property
     def nccl(self) -> Mapping[str, str]:
@@ -123,7 +123,7 @@ def _min_free_gb(patient: Patient) -> float:
 
 
 def _models(patient: Patient) -> Iterator[Check]:
-    if patient.profile in PROFILES_WITHOUT_GPUS:
+    if not patient.profile.has_gpus:
         return  # such a profile brings its own
     if patient.resolved is None:
         yield Check(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from perfgate.config.profile import Profile
 from perfgate.cpu.changes import Change
 from perfgate.cpu.demo import DemoRepository, make_repository
 from perfgate.cpu.environment import CpuEnvironment, prepare
@@ -49,7 +50,7 @@ CROWDED = {"prompts_per_kind": 1, "output_tokens": 32, "samples": 2, "warmup_max
 
 @pytest.fixture(scope="module")
 def environment() -> CpuEnvironment:
-    return prepare(Path(find_box(GateRequest(repo=Path(), head="", profile="cpu")).state_dir), print)
+    return prepare(Path(find_box(GateRequest(repo=Path(), head="", profile=Profile.CPU)).state_dir), print)
 
 
 def gate(

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from perfgate.config.layer import load_box_layer
 from perfgate.config.model import BoxFile, Resolved, ResolvedRecipe, Workload
+from perfgate.config.profile import Profile
 from perfgate.host import doctor as module
 from perfgate.host import sandbox
 from perfgate.host.cgroup import CgroupLimits
@@ -193,7 +194,7 @@ def test_no_driver_where_gpus_are_needed(play: Play, box: BoxFile) -> None:
 
 
 def test_no_driver_where_none_is_needed(play: Play, box: BoxFile) -> None:
-    for patient in (Patient(box=box, profile="cpu"), Patient(box=box.model_copy(update={"gpus": "none"}))):
+    for patient in (Patient(box=box, profile=Profile.CPU), Patient(box=box.model_copy(update={"gpus": "none"}))):
         seen = run_doctor(replace(patient, rest_s=0.01))
         assert found(seen, "gpus").status == "ok"
         assert seen.fingerprint["gpus"] == []
@@ -204,7 +205,7 @@ def test_a_part_that_breaks_hides_no_other(play: Play, box: BoxFile, monkeypatch
         raise OSError("the disk is on fire")
 
     monkeypatch.setattr(module, "disk_checks", breaks)
-    seen = run_doctor(Patient(box=box, profile="cpu", rest_s=0.01))
+    seen = run_doctor(Patient(box=box, profile=Profile.CPU, rest_s=0.01))
     assert [check.text for check in seen.checks if check.name == "doctor"] == ["the disk is on fire"]
     assert found(seen, "tools")
 

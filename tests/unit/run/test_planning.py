@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from perfgate.config.places import CONFIG_PATH
+from perfgate.cpu.profile import layers
 from perfgate.errors import PerfgateError
-from perfgate.run.gate import layers
 from perfgate.run.plan import GateRequest, find_configuration
 from perfgate.source.repository import Repository
 
