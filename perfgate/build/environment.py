@@ -42,9 +42,9 @@ from perfgate.config.model import BoxFile, BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.host.sandbox import UNCONFINED, Confinement, interpreter_folders
 from perfgate.records import Commit, Side
-from perfgate.source.diff import KERNEL_PROJECTS
 from perfgate.source.pins import PYPROJECT, Pins, read_pins
 from perfgate.source.repository import Repository, Worktree
+from perfgate.source.table import KERNEL_PROJECTS
 from perfgate.source.trees import OddTree
 from perfgate.store.entries import Hold, Made, companion, discard, hold, made_once
 from perfgate.store.folders import NoSpace, Store

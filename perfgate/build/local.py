@@ -23,7 +23,8 @@ from perfgate.build.failures import BuildFault, box_failure
 from perfgate.config.model import BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.records.files import short_hash
-from perfgate.source.diff import KERNEL_PROJECTS, DiffClass
+from perfgate.source.diff import DiffClass
+from perfgate.source.table import KERNEL_PROJECTS
 from perfgate.store.strangers import take_file, walk
 
 PYTHON_PROJECT = "python"
@@ -45,7 +46,7 @@ class LocalWork:
 
     @classmethod
     def of(cls, diff: DiffClass, rules: BuildRules) -> LocalWork:
-        kernel = rules.kernel == "local" or (rules.kernel == "auto" and diff.kernel)
+        kernel = rules.kernel == "local" or (rules.kernel == "auto" and (diff.kernel or diff.kernel_python))
         return cls(kernel=kernel, rust=rules.rust == "auto" and diff.rust)
 
     @property

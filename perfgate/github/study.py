@@ -11,8 +11,7 @@ from perfgate.config.places import CONFIG_PATH
 from perfgate.errors import PerfgateError
 from perfgate.github.commits import Origin, fetch_commits, fetch_file
 from perfgate.records import Commit
-from perfgate.source.diff import DiffClass, classify
-from perfgate.source.pins import PYPROJECT
+from perfgate.source.diff import DiffClass, classify, deciding_files
 from perfgate.source.repository import Repository
 from perfgate.text import visible
 
@@ -33,15 +32,12 @@ def study(folder: Path, origin: Origin, tip: str, head: str, *, exact: bool, ign
     repository = Repository(folder)
     base = repository.resolve(tip) if exact else repository.merge_base(tip, head)
     paths = repository.changed_paths(base.sha, head)
-    if PYPROJECT in paths:
+    contents = {}
+    for path in deciding_files(paths):
         for sha in (base.sha, head):
-            fetch_file(folder, origin, sha, PYPROJECT)
-    diff = classify(
-        paths,
-        ignore=ignore,
-        base_pyproject=repository.read_file(base.sha, PYPROJECT) if PYPROJECT in paths else None,
-        head_pyproject=repository.read_file(head, PYPROJECT) if PYPROJECT in paths else None,
-    )
+            fetch_file(folder, origin, sha, path)
+        contents[path] = repository.read_both(base.sha, head, path)
+    diff = classify(paths, ignore=ignore, contents=contents)
     note = ""
     if CONFIG_PATH in paths:
         fetch_file(folder, origin, head, CONFIG_PATH)

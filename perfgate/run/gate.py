@@ -123,7 +123,7 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
     base, head = find_commits(repository, request)
     configuration = find_configuration(repository, request, layers)
     resolved = configuration.resolved
-    commits = compare_commits(repository, base, head, resolved.ignore_paths)
+    commits = compare_commits(repository, base, head, resolved.ignore_paths, cpu_serves=resolved.profile == "cpu")
     with Store(Path(resolved.box.state_dir).absolute(), resolved.caches) as store, cancellable():
         hidden = (store.root, *request.hidden)
         confinement = choose(resolved.box.isolation, run_as=resolved.box.run_as, hidden=hidden)

@@ -19,8 +19,7 @@ from perfgate.config.profile import Profile
 from perfgate.errors import PerfgateError
 from perfgate.records.files import short_hash
 from perfgate.run.pairs import orders
-from perfgate.source.diff import DiffClass, classify
-from perfgate.source.pins import PYPROJECT
+from perfgate.source.diff import DiffClass, classify, deciding_files
 from perfgate.source.repository import Repository
 
 BUILT_IN = "built-in defaults"
@@ -77,14 +76,13 @@ def find_commits(repository: Repository, request: GateRequest) -> tuple[r.Commit
     return base, head
 
 
-def compare_commits(repository: Repository, base: r.Commit, head: r.Commit, ignore: tuple[str, ...] = ()) -> Commits:
+def compare_commits(
+    repository: Repository, base: r.Commit, head: r.Commit, ignore: tuple[str, ...] = (), *, cpu_serves: bool = False
+) -> Commits:
     """What lies between them. `ignore`: more path patterns with nothing to measure."""
-    diff = classify(
-        repository.changed_paths(base.sha, head.sha),
-        ignore=ignore,
-        base_pyproject=repository.read_file(base.sha, PYPROJECT),
-        head_pyproject=repository.read_file(head.sha, PYPROJECT),
-    )
+    paths = repository.changed_paths(base.sha, head.sha)
+    contents = {path: repository.read_both(base.sha, head.sha, path) for path in deciding_files(paths)}
+    diff = classify(paths, ignore=ignore, contents=contents, cpu_serves=cpu_serves)
     return Commits(base=base, head=head, diff=diff, touched=repository.touched_between(base.sha, head.sha))
 
 

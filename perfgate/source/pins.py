@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -28,9 +29,10 @@ class Pins:
     requirements: tuple[str, ...]
     requires_python: str = ""
 
-    def by_name(self) -> Mapping[str, tuple[str, ...]]:
+    def on_a_box(self) -> Mapping[str, tuple[str, ...]]:
+        """By name, those that can apply to a box."""
         grouped: dict[str, tuple[str, ...]] = {}
-        for text in self.requirements:
+        for text in filter(may_apply, self.requirements):
             name = canonicalize_name(Requirement(text).name)
             grouped[name] = (*grouped.get(name, ()), text)
         return grouped
@@ -101,8 +103,27 @@ def _requirement(text: str, where: str) -> Requirement:
     return requirement
 
 
+_VERSIONS = tuple(f"3.{minor}" for minor in range(9, 20))
+
+
+def may_apply(text: str) -> bool:
+    """Whether a requirement can be one of a box's: Linux on x86-64, whatever its Python."""
+    marker = Requirement(text).marker
+    if marker is None:
+        return True
+    box = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"}
+    try:
+        return any(
+            marker.evaluate({**box, "python_version": version, "python_full_version": f"{version}.0", "extra": ""})
+            for version in _VERSIONS
+        )
+    except (UndefinedEnvironmentName, UndefinedComparison):
+        return True
+
+
 def pin_changes(base: Pins, head: Pins) -> tuple[PinChange, ...]:
-    before, after = base.by_name(), head.by_name()
+    """What differs of what a box installs. Requirements whose markers are false on it are no difference."""
+    before, after = base.on_a_box(), head.on_a_box()
     return tuple(
         PinChange(name, " and ".join(before.get(name, ())) or None, " and ".join(after.get(name, ())) or None)
         for name in sorted(before.keys() | after.keys())

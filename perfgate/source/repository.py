@@ -140,6 +140,9 @@ class Repository:
         except GitFailed as error:
             raise self._broken(error) from error
 
+    def read_both(self, base: str, head: str, path: str) -> tuple[bytes | None, bytes | None]:
+        return self.read_file(base, path), self.read_file(head, path)
+
     def object_at(self, sha: str, path: str) -> str | None:
         """Git's hash of a file or folder of a commit: equal hashes, equal content."""
         try:
