@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -57,15 +57,6 @@ class Policy:
                 raise JudgeInputError(f"{name} must lie between 0 and 0.5, not {error!r}")
         if self.max_pairs < 1 or self.min_pairs_to_fail < 1:
             raise JudgeInputError("max_pairs and min_pairs_to_fail must be at least 1")
-
-    def shared_by(self, metrics: int) -> Policy:
-        """This policy for each of so many gated metrics. A gate fails when one does, so alpha is split among them
-        (Bonferroni: no matter how they depend on each other); it passes only when all do, so beta is not."""
-        return replace(self, alpha=self.alpha / max(metrics, 1))
-
-    def continued(self, pairs_on_file: int) -> Policy:
-        """This policy for a rerun: as many more pairs as a first run may measure."""
-        return replace(self, max_pairs=pairs_on_file + self.max_pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,6 @@ class Process:
     start: Mapping[str, str] | None = None
     sitecustomize: tuple[Mapping[str, str], ...] = ()
     effective: Mapping[str, str] | None = None
-    effective_where: str | None = None
     moved: Mapping[str, str] = field(default_factory=dict)  # set to this after the effective reading
     nccl_files: tuple[Mapping[str, str], ...] = ()
     nccl: tuple[Mapping[str, str], ...] | None = None
@@ -309,7 +308,7 @@ def _take(process: Process, line: Line) -> None:
             process.entry, process.start = line.entry, line.env
             process.sitecustomize = _plain(line.sitecustomize)
         case EffectiveLine() if process.effective is None:
-            process.effective, process.effective_where = line.env, line.where
+            process.effective = line.env
             process.nccl_files = _plain(line.files)
             process.ranks = line.rank
         case WorkerLine() if process.worker is None:

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -99,10 +98,6 @@ def read_facts(run: Path) -> list[Fact]:
         raise PerfgateError(f"cannot be read: {error}", where=str(path)) from error
     facts = [fact_from_line(line, f"{path}:{number}") for number, line in enumerate(whole.split("\n"), 1) if line]
     return [fact for fact in facts if fact is not None]
-
-
-def of_kind(facts: list[Fact], kind: type[F]) -> Iterator[F]:
-    return (fact for fact in facts if isinstance(fact, kind))
 
 
 class FactsWriter:

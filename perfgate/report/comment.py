@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
@@ -201,9 +200,3 @@ def reproduce(result: Result) -> str:
     if result.profile != "gpu":
         command += ["--profile", result.profile]
     return " ".join(shlex.quote(visible(word, 400)) for word in command)
-
-
-def summary_data(result: Result) -> dict[str, Any]:
-    """What a check run's title and outputs need: the same words as the comment, as plain text."""
-    told = words.headline(result)
-    return {"title": f"{told.verdict} – {told.act}", "must_act": told.must_act, "reason": visible(result.reason, 600)}

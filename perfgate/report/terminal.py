@@ -41,10 +41,6 @@ def print_result(result: Result, console: Console | None = None) -> None:
     (console or Console()).print(render_result(result))
 
 
-def print_plan(plan: Plan, expected_minutes: float | None, console: Console | None = None) -> None:
-    (console or Console()).print(render_plan(plan, expected_minutes))
-
-
 def render_result(result: Result) -> RenderableType:
     """The verdict, the numbers and the sentences of the comment."""
     return Group(*_result_parts(result))

@@ -49,7 +49,7 @@ def ever_passed(sd: float, slowdown: float, reruns: int, runs: int, seed: int) -
 
 
 def _play_gate(generator: np.random.Generator, sd: float, slowdown: float, policy: Policy) -> tuple[Verdict, float]:
-    shared = policy.shared_by(len(RECIPES) * len(METRICS))
+    shared = replace(policy, alpha=policy.alpha / (len(RECIPES) * len(METRICS)))
     judges = {
         (recipe, metric): Judge(shared, Prior(sd, 10), better="lower") for recipe in RECIPES for metric in METRICS
     }

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfgate import records as r
-from perfgate.report.comment import COMMENT_LIMIT, Links, length, render_comment, summary_data
+from perfgate.report import words
+from perfgate.report.comment import COMMENT_LIMIT, Links, length, render_comment
 from tests.unit.report import results
 from tests.unit.report.hostile import RESULTS
 from tests.unit.report.rendering import active, hidden_characters, page
@@ -56,7 +57,7 @@ HEADLINES = {
 def test_the_first_line_says_who_has_to_act(kind: str, headline: str) -> None:
     result = results.ALL[kind]()
     assert render_comment(result).splitlines()[0] == f"### {headline}"
-    assert summary_data(result)["must_act"] is ("nobody" not in headline)
+    assert words.headline(result).must_act is ("nobody" not in headline)
 
 
 def spaced(result: r.Result) -> str:

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from perfgate import records as r
-from perfgate.report.terminal import print_plan, print_result, render_result
+from perfgate.report.terminal import print_result, render_plan, render_result
 from tests.unit.report import results
 from tests.unit.report.hostile import RESULTS
 from tests.unit.report.rendering import hidden_characters
@@ -57,10 +57,10 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_plan_comes_with_its_price() -> None:
     plan = next(fact for fact in results.story_facts() if isinstance(fact, r.Plan))
-    text = shown(lambda console: print_plan(plan, 44.0, console))
+    text = shown(lambda console: console.print(render_plan(plan, 44.0)))
     check("terminal-plan.txt", text)
     assert "Expected: about 44\u00a0min" in text
-    assert "not known yet" in shown(lambda console: print_plan(plan, None, console))
+    assert "not known yet" in shown(lambda console: console.print(render_plan(plan, None)))
 
 
 @given(RESULTS)
