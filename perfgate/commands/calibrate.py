@@ -23,6 +23,7 @@ from perfgate.judge.power import PowerRow, detected_from, power
 from perfgate.judge.values import Policy
 from perfgate.records.files import read_facts
 from perfgate.report import numbers, words
+from perfgate.report.headline import headline
 from perfgate.run.folder import launch_cost, newest_run, usual_costs
 from perfgate.run.gate import Outcome, run_gate
 from perfgate.run.launch import ranks_of, workload_hash
@@ -64,7 +65,7 @@ def show_calibration(outcome: Outcome, request: GateRequest) -> RenderableType:
 
 
 def _calibration_parts(outcome: Outcome, result: r.Result, request: GateRequest) -> Iterator[RenderableType]:
-    yield Text(str(words.headline(result)), style="bold")
+    yield Text(str(headline(result)), style="bold")
     yield Text(visible(result.reason, 800))
     yield from (Text(f"- {visible(notice.text, 500)}") for notice in words.notices(result))
     yield Text(f"Facts, logs and page: {outcome.run}", style="dim", no_wrap=True, overflow="ignore")

@@ -14,7 +14,7 @@ from perfgate import records as r
 from perfgate.judge.evidence import JudgedMetric, RunFacts
 from perfgate.judge.sequential import difference_of
 from perfgate.judge.values import Better, State
-from perfgate.judge.verdict import EXIT_CODES, Failure, Faults, GateVerdict, combine
+from perfgate.judge.verdict import EXIT_CODES, Failure, Faults, GateVerdict, combine, how_it_ended
 
 
 def calibration_verdict(run: RunFacts, judged: Sequence[JudgedMetric], faults: Faults) -> GateVerdict:
@@ -26,7 +26,7 @@ def calibration_verdict(run: RunFacts, judged: Sequence[JudgedMetric], faults: F
     wanted = run.plan.limits.max_pairs
     missing = [recipe.name for recipe in run.plan.recipes if len(run.pairs_of(recipe.name)) < wanted]
     if missing:
-        ended = f"; measuring ended at {faults.stopped}" if faults.stopped else ""
+        ended = f"; {how_it_ended(faults.stopped)}" if faults.stopped else ""
         reason = f"The calibration is not complete: {_counts(run)} of {wanted} each are measured{ended}."
         return GateVerdict(r.Verdict.INCONCLUSIVE, reason, EXIT_CODES[r.Verdict.INCONCLUSIVE])
     return GateVerdict(r.Verdict.PASS, _reason(run, judged), EXIT_CODES[r.Verdict.PASS])

@@ -142,6 +142,7 @@ def _metric(one: JudgedMetric, runs: Sequence[RunFacts]) -> r.Metric:
     plan, decision, kind = one.plan, one.decision, r.METRICS[one.plan.metric]
     base = _base_value(one) if decision else None
     turned = decision.slowdown * (-1 if kind.better is r.Better.HIGHER else 1) if decision else None
+    exact = plan.metric == "accept_length" and _is_one_value(one)
     return r.Metric(
         recipe=plan.recipe,
         metric=plan.metric,
@@ -152,17 +153,23 @@ def _metric(one: JudgedMetric, runs: Sequence[RunFacts]) -> r.Metric:
         head=base * math.exp(turned) if base is not None and turned is not None else None,
         change=math.expm1(turned) if turned is not None else None,
         slowdown=decision.slowdown if decision else None,
-        low=_finite(decision.low) if decision else None,
-        high=_finite(decision.high) if decision else None,
+        low=0.0 if exact else _finite(decision.low) if decision else None,
+        high=0.0 if exact else _finite(decision.high) if decision else None,
         interval_level=INTERVAL_LEVEL,
-        detectable=_finite(decision.detectable) if decision else None,
+        detectable=0.0 if exact else _finite(decision.detectable) if decision else None,
         budget=plan.budget,
         alpha=plan.alpha,
         gated=plan.gated,
         verdict=_verdict_of(one, runs),
-        effect=r.Effect(decision.effect.value) if decision else r.Effect.UNKNOWN,
+        effect=r.Effect.SAME if exact else r.Effect(decision.effect.value) if decision else r.Effect.UNKNOWN,
         pairs=decision.pairs if decision else 0,
     )
+
+
+def _is_one_value(one: JudgedMetric) -> bool:
+    """A count at temperature 0 that came out the same in every launch has no scatter that would have to be assumed."""
+    values = {value for pair in one.pairs for value in (*pair.base, *pair.head)}
+    return len(one.pairs) > 1 and len(values) == 1
 
 
 def _verdict_of(one: JudgedMetric, runs: Sequence[RunFacts]) -> r.MetricVerdict:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from perfgate import records as r
 from perfgate.judge.evidence import JudgedMetric, Launch, RunFacts, counted_pairs, earlier_evidence
 from perfgate.judge.outputs import ComparedOutputs
+from perfgate.judge.verdict import was_cancelled
 
 MOST_RUNS_TOLD = 3  # the latest
 CONFINED_SHARE = 0.5  # a kind counts as hit alone when the others lost less than this share of its loss
@@ -19,7 +20,9 @@ def notices_of(
 ) -> tuple[r.Notice, ...]:
     compared = () if run.plan.calibration else run.plan.recipes
     return (
+        *_cancelled(run),
         *_failures(run),
+        *_passing_failures(run),
         *_plan_notes(run.plan),
         *_earlier_pairs(run, earlier),
         *_evidence_warnings(run, earlier),
@@ -28,6 +31,39 @@ def notices_of(
         *_absent_metrics(run, judged, earlier),
         *_judges_warnings(run, judged),
     )
+
+
+def _cancelled(run: RunFacts) -> tuple[r.Notice, ...]:
+    stops = [fault.text for fault in run.faults if fault.code == r.STOPPED_FAULT and was_cancelled(fault.text)]
+    return tuple(r.Notice(code="cancelled", text=f"The run was {text}.") for text in stops[:1])
+
+
+def _passing_failures(run: RunFacts) -> tuple[r.Notice, ...]:
+    """Launches that failed by their side's own doing and served when repeated: no fault, but no secret either."""
+    ends = [launch.end for launch in run.launches.values() if launch.end and launch.end.pair > 0]
+    lasting = {fault.side for fault in run.faults}
+    notices = []
+    for side in r.Side:
+        failed = [end for end in ends if end.side is side and not end.valid and end.blame in (None, r.Blame.SIDE)]
+        if failed and side not in lasting:
+            other = next(one for one in r.Side if one is not side)
+            counts = {one: sum(end.side is one for end in ends) for one in r.Side}
+            others = sum(end.side is other and not end.valid for end in ends)
+            crashed = "crashed" if all(end.code == "server_died" for end in failed) else "failed"
+            reason = failed[0].reasons[0] if failed[0].reasons else "its log gives no reason"
+            notices.append(
+                r.Notice(
+                    code="failed_in_passing",
+                    text=f"{side.value} {crashed} {_times(len(failed))} in {counts[side]} launches,"
+                    f" {other.value} {_times(others)}: {reason}",
+                    data={"side": side.value, "failed": len(failed), "launches": counts[side], "other": others},
+                )
+            )
+    return tuple(notices)
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _failures(run: RunFacts) -> tuple[r.Notice, ...]:

@@ -218,7 +218,7 @@ def _why_open(open_ones: Sequence[Gated], stopped: str | None) -> str:
         key=lambda gated: gated.decision.high if gated.decision else 0.0,
         default=None,
     )
-    ended = f"; measuring ended at {stopped}" if stopped else ""
+    ended = f"; {how_it_ended(stopped)}" if stopped else ""
     if least_known is None or least_known.decision is None:
         return f"{describe(absent[0])}{ended}."
     decision, budget = least_known.decision, _budget(least_known)
@@ -229,6 +229,15 @@ def _why_open(open_ones: Sequence[Gated], stopped: str | None) -> str:
     )
     could = f"{abs(_change(decision.detectable, least_known.better)):.1f} %"
     return f"{describe(least_known)} {doubt}; a loss of {could} would have shown{ended}."
+
+
+def how_it_ended(stopped: str) -> str:
+    """Of "the limit of 90 minutes" and "cancelled by SIGTERM"."""
+    return f"measuring {'was' if was_cancelled(stopped) else 'ended at'} {stopped}"
+
+
+def was_cancelled(stopped: str) -> bool:
+    return stopped.startswith("cancelled")
 
 
 def _why_passed(metrics: Sequence[Gated]) -> str:

@@ -20,6 +20,7 @@ from perfgate import text
 from perfgate.records import Result, SideResult
 from perfgate.report import words
 from perfgate.report.escape import Md, cell_code, code, fence, link, plain, web_address
+from perfgate.report.headline import first_sentence, headline, next_step
 from perfgate.report.tables import interval_name, launch_tables, row_of, table_rows
 from perfgate.text import NOTHING, SPACE, visible
 
@@ -108,7 +109,8 @@ def _render(result: Result, links: Links, shape: Shape) -> str:
         .render(
             result=result,
             heading=_heading(result),
-            next_step=Md(step) if result.pr and (step := words.next_step(result)) else None,
+            first_sentence=first_sentence(result),
+            next_step=Md(step) if result.pr and (step := next_step(result)) else None,
             shape=shape,
             links=links,
             base=_commit(result.base, links),
@@ -150,17 +152,28 @@ def _templates() -> Templates:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.filters |= {"code": code, "cell_code": cell_code, "plain": plain, "bold": _bold, "one_piece": _one_piece}
+    templates.filters |= {
+        "code": code,
+        "cell_code": cell_code,
+        "plain": plain,
+        "bold": _bold,
+        "bold_sentence": _bold_sentence,
+        "one_piece": _one_piece,
+    }
     templates.globals |= {"link": _link}
     return templates
 
 
 def _heading(result: Result) -> Md:
-    return Md(f"### {words.headline(result)}")
+    return Md(f"### {plain(str(headline(result)), None)}")
 
 
 def _bold(text: str) -> Md:
     return Md(f"**{plain(text, 80)}**") if text != NOTHING else Md(text)
+
+
+def _bold_sentence(text: str) -> Md:
+    return Md(f"**{plain(text, 300)}**")
 
 
 def _one_piece(text: str) -> Md:

@@ -24,6 +24,7 @@ from perfgate import text
 from perfgate.report import plots, words
 from perfgate.report.comment import Links, reproduce
 from perfgate.report.escape import web_address
+from perfgate.report.headline import first_sentence, headline
 from perfgate.report.tables import Row, interval_name, launch_tables, row_of, table_rows
 from perfgate.text import NOTHING, minutes, pair_of_amounts, percent_number, visible
 
@@ -42,7 +43,8 @@ def render_page(result: r.Result, facts: Sequence[r.Fact] = (), *, links: Links 
         .render(
             result=result,
             links=links or Links(),
-            headline=words.headline(result),
+            headline=headline(result),
+            first_sentence=first_sentence(result),
             style=Markup(style),
             style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
             level=interval_name(result),

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from perfgate.records import MetricVerdict, Plan, RecipePlan, Result, Verdict, metric_label
 from perfgate.report import numbers, words
+from perfgate.report.headline import first_sentence, headline
 from perfgate.report.tables import Row, interval_name, table_rows
 from perfgate.text import amount, count, listed, minutes, visible
 
@@ -47,7 +48,9 @@ def render_result(result: Result) -> RenderableType:
 
 
 def _result_parts(result: Result) -> Iterator[RenderableType]:
-    yield Text(str(words.headline(result)), style=STYLES[result.verdict])
+    yield Text(str(headline(result)), style=STYLES[result.verdict])
+    if first := first_sentence(result):
+        yield Text(visible(first, 300), style="bold")
     yield _text(result.reason, 800)
     rows = table_rows(result)
     if rows:

@@ -6,7 +6,6 @@ Everything here is plain text. Parts of it come from strangers, so whoever shows
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from perfgate.records import (
     Difference,
@@ -16,7 +15,6 @@ from perfgate.records import (
     MetricVerdict,
     Notice,
     Result,
-    Side,
     Verdict,
     metric_label,
 )
@@ -61,88 +59,6 @@ GLOSSARY = (
 )
 
 
-@dataclass(frozen=True)
-class Headline:
-    """The first thing a reader sees: a shape, the verdict, and whether anyone has to act."""
-
-    symbol: str
-    verdict: str
-    act: str
-    must_act: bool
-
-    def __str__(self) -> str:
-        return f"{self.symbol} perfgate: {self.verdict} – {self.act}"
-
-
-NOBODY = "nobody has to act"
-AUTHOR = "the author has to act"
-MAINTAINER = "a maintainer has to act"
-OWNER = "the box's owner has to act, not the author"
-OWNER_ALONE = "the box's owner has to act"
-
-STEPS = {
-    Verdict.REGRESSION: "Make it faster, or have the loss accepted: `/perfgate accept <reason>`, by anyone who may.",
-    Verdict.INCONCLUSIVE: "`/perfgate rerun` adds pairs to these; nothing measured so far is lost.",
-    Verdict.ENVIRONMENT: "Once the box is steady again, `/perfgate rerun` measures anew.",
-}
-STEPS_AFTER_FAILURE = {
-    Side.HEAD: "Push a fix; or `/perfgate rerun` where the cause was not in the code.",
-    Side.BASE: "Once the base branch is mended, rebase on it: `/perfgate rerun` alone measures the same base again.",
-    None: "Once the box is mended, `/perfgate rerun` tries again.",
-}
-"""What to do next on a pull request; sentences of our own, with commands in backticks."""
-
-
-def next_step(result: Result) -> str | None:
-    if result.verdict in (Verdict.BUILD_FAILED, Verdict.BENCH_FAILED):
-        return STEPS_AFTER_FAILURE[result.failed_side]
-    return STEPS.get(result.verdict)
-
-
-CALIBRATIONS = {
-    Verdict.PASS: Headline("📏", "calibration, the box's noise is measured", NOBODY, False),
-    Verdict.INCONCLUSIVE: Headline("❔", "calibration, not complete", OWNER_ALONE, True),
-    Verdict.ENVIRONMENT: Headline("⚠️", "calibration, of no use: the box was not steady", OWNER_ALONE, True),
-}
-"""One commit against itself: no verdict on any change."""
-
-
-def headline(result: Result) -> Headline:
-    if result.calibration:
-        failed = Headline("🧱", "calibration, could not be measured", OWNER_ALONE, True)
-        return CALIBRATIONS.get(result.verdict, failed)
-    if result.verdict is Verdict.BUILD_FAILED:
-        return _failed(result.failed_side, "does not build", "the build failed on the box")
-    if result.verdict is Verdict.BENCH_FAILED:
-        return _failed(result.failed_side, "does not serve", "measuring failed")
-    return {
-        Verdict.PASS: Headline("✅", _pass(result), NOBODY, False),
-        Verdict.SKIPPED: Headline("⚪", "skipped, nothing to measure", NOBODY, False),
-        Verdict.REGRESSION: Headline("❌", "regression, head is slower", AUTHOR, True),
-        Verdict.INCONCLUSIVE: Headline(
-            "❔", "inconclusive, neither a loss nor its absence is proven", MAINTAINER, True
-        ),
-        Verdict.ENVIRONMENT: Headline("⚠️", "environment, this says nothing about the change", OWNER, True),
-    }[result.verdict]
-
-
-def _failed(side: Side | None, head_fails: str, nobodys_fault: str) -> Headline:
-    if side is Side.HEAD:
-        return Headline("❌", f"head {head_fails}", AUTHOR, True)
-    if side is Side.BASE:
-        return Headline("🧱", f"base {head_fails}, this change is not to blame", MAINTAINER, True)
-    return Headline("🧱", f"{nobodys_fault}, this says nothing about the change", OWNER, True)
-
-
-def _pass(result: Result) -> str:
-    but = "; slower where it is not gated" if ungated_losses(result) else ""
-    but += "; some answers differ" if result.outputs_differ else ""
-    effects = {metric.effect for metric in result.metrics if metric.gated}
-    if Effect.SLOWER_WITHIN_BUDGET in effects or Effect.SLOWER in effects:
-        return f"pass, slower within the budget{but}"
-    return f"pass, {'head is faster' if Effect.FASTER in effects else 'no loss found'}{but}"
-
-
 def label(metric: Metric, result: Result) -> str:
     """ "tok/s"; with its concurrency where the recipe was measured at several."""
     name = metric_label(metric.metric)
@@ -158,7 +74,7 @@ GATED_VERDICTS = {
 }
 GATED_PASSES = {
     Effect.FASTER: "✅\u00a0faster",
-    Effect.SAME: "✅\u00a0no loss",
+    Effect.SAME: "✅\u00a0below budget",
     Effect.SLOWER_WITHIN_BUDGET: "✅\u00a0slower, within budget",
 }
 SHOWN_EFFECTS = {
@@ -370,10 +286,11 @@ def notices(result: Result) -> list[Notice]:
             or (notice.code == "metric_absent" and stood_in)
             or (notice.code == "outputs_differ" and notice.text in outputs)
             or (notice.code == BY_CODE and notice.text in by_code)
+            or notice.code == "cancelled"
         )
 
     told = [notice for notice in result.warnings if not is_said(notice)]
-    return sorted(told, key=lambda notice: notice.code == "condition")
+    return sorted(told, key=lambda notice: (notice.code == "condition", notice.code != "failed_in_passing"))
 
 
 def paragraphs(result: Result) -> list[tuple[str, list[str]]]:

@@ -75,12 +75,14 @@ def minutes_left(run: RunFacts) -> float | None:
     """What is likely still to come: two pairs of each recipe, one where there is none yet; of a calibration all."""
     calibration, limits = run.plan.calibration, run.plan.limits
     likely = limits.max_pairs if calibration else LIKELY_PAIRS
+    costs = {plan.name: expected_pair_minutes(run, plan) for plan in run.plan.to_measure}
+    known = [cost for cost in costs.values() if cost is not None]
+    if not known:
+        return None
     total = 0.0
-    for plan in run.plan.to_measure:
-        pair = expected_pair_minutes(run, plan)
-        if pair is None:
-            return None
-        done = len(run.pairs_of(plan.name))
+    for name, cost in costs.items():
+        done = len(run.pairs_of(name))
+        pair = cost if cost is not None else max(known)  # a recipe not launched yet is expected to cost as another
         total += pair * max(likely - done, 1 if done == 0 else 0)
     if not total or calibration:
         return total or None

@@ -128,7 +128,7 @@ def test_one_that_was_broken_off_is_not_complete(tmp_path: Path) -> None:
         result.reason == "The calibration is not complete: 2 pairs of baseline and 2 of eagle3 of 5 each are measured."
     )
     stopped = r.Fault(id="f", code=r.STOPPED_FAULT, text="cancelled by SIGINT", blame=r.Blame.USER)
-    assert "ended at cancelled by SIGINT" in judge_run(dataclasses.replace(halted, faults=(stopped,))).reason
+    assert "measuring was cancelled by SIGINT" in judge_run(dataclasses.replace(halted, faults=(stopped,))).reason
 
 
 @pytest.mark.parametrize("side", list(r.Side))

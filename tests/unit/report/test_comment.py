@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfgate import records as r
-from perfgate.report import words
+from perfgate.report import headline as first_lines
 from perfgate.report.comment import COMMENT_LIMIT, Links, length, render_comment
 from tests.unit.report import results
 from tests.unit.report.hostile import RESULTS
@@ -34,22 +34,25 @@ def test_every_kind_of_result(kind: str) -> None:
 
 
 HEADLINES = {
-    "regression": "❌ perfgate: regression, head is slower – the author has to act",
-    "pass": "✅ perfgate: pass, no loss found – nobody has to act",
-    "faster": "✅ perfgate: pass, head is faster – nobody has to act",
-    "within_budget": "✅ perfgate: pass, slower within the budget – nobody has to act",
-    "inconclusive": "❔ perfgate: inconclusive, neither a loss nor its absence is proven – a maintainer has to act",
-    "environment": "⚠️ perfgate: environment, this says nothing about the change"
+    "regression": "❌ perfgate: regression, `48642d5c0e` is slower – the author has to act",
+    "pass": "✅ perfgate: pass, `48642d5c0e` loses less than the budget – nobody has to act",
+    "faster": "✅ perfgate: pass, `48642d5c0e` is faster – nobody has to act",
+    "within_budget": "✅ perfgate: pass, `48642d5c0e` is slower within the budget – nobody has to act",
+    "inconclusive": "❔ perfgate: inconclusive on `48642d5c0e`, neither a loss nor its absence is proven"
+    " – a maintainer has to act",
+    "environment": "⚠️ perfgate: environment, this says nothing about `48642d5c0e`"
     " – the box's owner has to act, not the author",
-    "build_failed_head": "❌ perfgate: head does not build – the author has to act",
-    "build_failed_base": "🧱 perfgate: base does not build, this change is not to blame – a maintainer has to act",
-    "build_failed_box": "🧱 perfgate: the build failed on the box, this says nothing about the change"
+    "build_failed_head": "❌ perfgate: head `48642d5c0e` does not build – the author has to act",
+    "build_failed_base": "🧱 perfgate: base `bba2fc4a6a` does not build, `48642d5c0e` is not to blame"
+    " – a maintainer has to act",
+    "build_failed_box": "🧱 perfgate: the build failed on the box, this says nothing about `48642d5c0e`"
     " – the box's owner has to act, not the author",
-    "bench_failed_head": "❌ perfgate: head does not serve – the author has to act",
-    "bench_failed_base": "🧱 perfgate: base does not serve, this change is not to blame – a maintainer has to act",
-    "bench_failed_box": "🧱 perfgate: measuring failed, this says nothing about the change"
+    "bench_failed_head": "❌ perfgate: head `48642d5c0e` does not serve – the author has to act",
+    "bench_failed_base": "🧱 perfgate: base `bba2fc4a6a` does not serve, `48642d5c0e` is not to blame"
+    " – a maintainer has to act",
+    "bench_failed_box": "🧱 perfgate: measuring failed, this says nothing about `48642d5c0e`"
     " – the box's owner has to act, not the author",
-    "skipped": "⚪ perfgate: skipped, nothing to measure – nobody has to act",
+    "skipped": "⚪ perfgate: skipped, nothing to measure in `48642d5c0e` – nobody has to act",
 }
 
 
@@ -57,7 +60,7 @@ HEADLINES = {
 def test_the_first_line_says_who_has_to_act(kind: str, headline: str) -> None:
     result = results.ALL[kind]()
     assert render_comment(result).splitlines()[0] == f"### {headline}"
-    assert words.headline(result).must_act is ("nobody" not in headline)
+    assert first_lines.headline(result).must_act is ("nobody" not in headline)
 
 
 def spaced(result: r.Result) -> str:
