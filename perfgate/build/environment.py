@@ -31,20 +31,26 @@ from packaging.requirements import InvalidRequirement, Requirement
 from perfgate.build import BuiltSide
 from perfgate.build.failures import BuildFailed, BuildFault, Refused, box_failure, explain, side_failure
 from perfgate.build.keys import Inputs, key_beside, this_platform, wheel_names
-from perfgate.build.local import RUST_SOURCES, LocalWork, Toolchain, find_toolchain, tool_versions
+from perfgate.build.local import Toolchain, find_toolchain, tool_versions
 from perfgate.build.make import RUST_FOLDER, Making
 from perfgate.build.origin import WrongOrigin
 from perfgate.build.overlay import Overlay
 from perfgate.build.served import verify_origin
 from perfgate.build.steps import Runner, StepFailed
 from perfgate.build.uv import SYSTEM_PATH, find_links, index_settings, passed
+from perfgate.build.work import (
+    LocalWork,
+    kernel_python_folder,
+    kernel_sources,
+    rust_sources,
+    tree_core_module,
+)
 from perfgate.config.model import BoxFile, BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.host.sandbox import UNCONFINED, Confinement, interpreter_folders
 from perfgate.records import Commit, Side
 from perfgate.source.pins import PYPROJECT, Pins, read_pins
 from perfgate.source.repository import Repository, Worktree
-from perfgate.source.table import KERNEL_PROJECTS
 from perfgate.source.trees import OddTree
 from perfgate.store.entries import Hold, Made, companion, discard, hold, made_once
 from perfgate.store.folders import NoSpace, Store
@@ -53,9 +59,6 @@ from perfgate.store.strangers import OddFiles
 ENVIRONMENT_GB = 15.0
 KERNEL_GB = 25.0
 """What a build needs on the disk while it runs, rounded up generously."""
-
-_TRUST_COMPILED: Mapping[str, str] = {"SGLANG_RUST_BUILD_MODE": "never"}
-"""SGLang in a source tree otherwise ignores extension modules that lie there and calls cargo when it starts."""
 
 CACHE_SHARE = 0.25
 """Of the size limit, for the package cache."""
@@ -107,8 +110,9 @@ class Builder:
             nccl=self.rules.nccl,
             wheels=wheel_names(self._wheels),
             index=index_settings(self._given),
-            kernel=self._sources(commit, KERNEL_PROJECTS) if self.work.kernel else None,
-            rust=self._sources(commit, RUST_SOURCES) if self.work.rust else None,
+            kernel=self._sources(commit, kernel_sources()) if self.work.kernel else None,
+            kernel_python=self._sources(commit, _listed(self._kernel_python(commit))),
+            rust=self._sources(commit, self._rust_paths(commit)) if self.work.rust else None,
             arch=self._arch if self.work.kernel else None,
             tools=tool_versions(self._toolchain),
         )
@@ -125,6 +129,13 @@ class Builder:
     def _sources(self, commit: Commit, paths: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(f"{path} {self.repository.object_at(commit.sha, path)}" for path in paths)
 
+    def _kernel_python(self, commit: Commit) -> str | None:
+        return kernel_python_folder(self.repository, commit.sha) if self.work.kernel_python else None
+
+    def _rust_paths(self, commit: Commit) -> tuple[str, ...]:
+        """Empty for a tree that has no TreeCore to build."""
+        return rust_sources(self.repository, commit.sha) if tree_core_module(self.repository, commit.sha) else ()
+
     @property
     def _arch(self) -> str | None:
         return self.rules.cuda_arch or self.gpu_arch
@@ -139,14 +150,13 @@ class Builder:
 
     @property
     def _tool_path(self) -> tuple[str, ...]:
-        cuda = Path(self._given.get("CUDA_HOME", "/usr/local/cuda")) / "bin"
-        return tuple(dict.fromkeys([*self.box.tools.values(), *([str(cuda)] if cuda.is_dir() else [])]))
+        return tool_folders(self.box, self._given)
 
     @cached_property
     def _toolchain(self) -> Toolchain | None:
         if not self.work.any:
             return None
-        found = find_toolchain(self.work, ":".join([*self._tool_path, SYSTEM_PATH]), self.rules, self._arch)
+        found = find_toolchain(self.work, search_path(self.box, self._given), self.rules, self._arch)
         if isinstance(found, BuildFault):
             raise Refused(found)
         return found
@@ -177,6 +187,9 @@ class Builder:
                 tool_path=self._tool_path,
                 given=self._given,
                 work=self.work,
+                core=tree_core_module(self.repository, commit.sha) if self.work.rust else None,
+                rust_paths=self._rust_paths(commit) if self.work.rust else (),
+                kernel_python=self._kernel_python(commit),
                 toolchain=self._toolchain,
                 tree=lambda: self._plain_tree(commit),
             )
@@ -190,6 +203,12 @@ class Builder:
             made = self._made(entry, make)
         self.store.keep(made.hold)
         return made
+
+    def _core(self, made: Made) -> dict[str, str]:
+        """Which TreeCore the side is given, where the two sides' trees have a choice."""
+        if (made.path / RUST_FOLDER).is_dir():
+            return {"TreeCore": "Rust (built here)"}
+        return {"TreeCore": "Python"} if self.work.python_core else {}
 
     def _made(self, entry: Path, make: Any) -> Made:
         return made_once(entry, make, in_place=True, wait_s=self.rules.minutes * 60)
@@ -217,19 +236,36 @@ class Builder:
         return tree
 
     def _built(self, side: Side, key: str, made: Made, tree: Worktree, log: Path) -> BuiltSide:
-        python = made.path / "venv/bin/python"
+        python, versions = made.path / "venv/bin/python", made.about["versions"]
         return BuiltSide(
             side=side,
             key=key,
             python=python,
             tree=tree.path,
             path_entries=(tree.path / "python",),
-            environment=_TRUST_COMPILED if (made.path / RUST_FOLDER).is_dir() else {},
-            versions={str(name): str(version) for name, version in made.about["versions"].items()},
+            environment=self.work.variables,
+            versions={
+                **{str(name): str(version) for name, version in versions.items()},
+                **self._core(made),
+            },
             readable=(made.path, *interpreter_folders(python)),
             cached=made.cached and tree.cached,
             log=log if log.exists() else None,
         )
+
+
+def tool_folders(box: BoxFile, given: Mapping[str, str]) -> tuple[str, ...]:
+    """Where tools are looked for before the system's own folders."""
+    cuda = Path(given.get("CUDA_HOME", "/usr/local/cuda")) / "bin"
+    return tuple(dict.fromkeys([*box.tools.values(), *([str(cuda)] if cuda.is_dir() else [])]))
+
+
+def search_path(box: BoxFile, given: Mapping[str, str]) -> str:
+    return os.pathsep.join([*tool_folders(box, given), SYSTEM_PATH])
+
+
+def _listed(path: str | None) -> tuple[str, ...]:
+    return (path,) if path else ()
 
 
 def _check_requirement(text: str) -> None:

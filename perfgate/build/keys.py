@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-FORMAT = 1
+FORMAT = 2
 """Of an environment; raised when perfgate makes them differently."""
 
 
@@ -27,6 +27,7 @@ class Inputs:
     wheels: tuple[str, ...] = ()  # names and sizes of the box's own
     index: tuple[str, ...] = ()  # variables that name package indexes
     kernel: tuple[str, ...] | None = None  # git's hash of the kernel's source, where it is built here
+    kernel_python: tuple[str, ...] = ()  # likewise, of Python files that are laid over the wheel's
     rust: tuple[str, ...] | None = None  # likewise
     arch: str | None = None  # and what it is built for
     tools: tuple[str, ...] = ()  # and with

@@ -12,7 +12,7 @@ import shutil
 import stat
 import subprocess
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,42 +20,19 @@ import psutil
 from packaging.requirements import InvalidRequirement, Requirement
 
 from perfgate.build.failures import BuildFault, box_failure
+from perfgate.build.work import RUST_TOOLS, LocalWork
 from perfgate.config.model import BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.records.files import short_hash
-from perfgate.source.diff import DiffClass
 from perfgate.source.table import KERNEL_PROJECTS
-from perfgate.store.strangers import take_file, walk
+from perfgate.store.strangers import is_regular, take_file, walk
 
 PYTHON_PROJECT = "python"
-RUST_SOURCES = ("rust", "proto", "python/setup.py", "python/pyproject.toml")
 
 GB_A_JOB = 4.0
 """Of memory for one compiler of attention kernels; the published builds are known to be killed below that."""
 
 KERNEL_TOOLS = ("nvcc", "cmake", "ninja", "c++", "git")
-RUST_TOOLS = ("cargo", "protoc", "cc")
-
-
-@dataclass(frozen=True)
-class LocalWork:
-    """What is built here, on both sides alike."""
-
-    kernel: bool = False
-    rust: bool = False
-
-    @classmethod
-    def of(cls, diff: DiffClass, rules: BuildRules) -> LocalWork:
-        kernel = rules.kernel == "local" or (rules.kernel == "auto" and (diff.kernel or diff.kernel_python))
-        return cls(kernel=kernel, rust=rules.rust == "auto" and diff.rust)
-
-    @property
-    def any(self) -> bool:
-        return self.kernel or self.rust
-
-    @property
-    def tools(self) -> tuple[str, ...]:
-        return (*(KERNEL_TOOLS if self.kernel else ()), *(RUST_TOOLS if self.rust else ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +46,9 @@ class Toolchain:
 
 def find_toolchain(work: LocalWork, path: str, rules: BuildRules, arch: str | None) -> Toolchain | BuildFault:
     """The tools for local builds, or what is missing."""
-    found = {tool: Path(where) for tool in work.tools if (where := shutil.which(tool, path=path))}
-    missing = [tool for tool in work.tools if tool not in found]
+    wanted = (*(KERNEL_TOOLS if work.kernel else ()), *(RUST_TOOLS if work.rust else ()))
+    found = {tool: Path(where) for tool in wanted if (where := shutil.which(tool, path=path))}
+    missing = [tool for tool in wanted if tool not in found]
     if missing:
         what = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
         remedy = "install it, or name its folder under tools in the box's file"
@@ -119,12 +97,22 @@ def build_requirements(pyproject: bytes, where: str) -> tuple[str, ...]:
     return tuple(str(requirement) for requirement in found)
 
 
-def copy_source(tree: Path, into: Path) -> None:
-    """A tree's files to build in: writable, links kept as links."""
-    shutil.copytree(tree, into, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in (into, *into.rglob("*")):
-        if not path.is_symlink():
-            path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IWUSR)
+def copy_source(tree: Path, into: Path, only: Sequence[str] = ()) -> None:
+    """A tree's files to build in: writable, links kept as links. `only`: the paths that are copied; none: all.
+
+    Compiled modules that lie in the tree are left out: what is taken afterwards has been built here.
+    """
+    leave = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd")
+    for path in only or ("",):
+        source, target = tree / path, into / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir() and not source.is_symlink():
+            shutil.copytree(source, target, symlinks=True, ignore=leave)
+        else:
+            shutil.copy2(source, target, follow_symlinks=False)
+    for found, about in walk(into):
+        if not stat.S_ISLNK(about.st_mode):
+            Path(os.fsdecode(found)).chmod(stat.S_IMODE(about.st_mode) | stat.S_IWUSR)
 
 
 def kernel_settings(toolchain: Toolchain) -> tuple[str, ...]:
@@ -147,9 +135,9 @@ def kernel_variables(toolchain: Toolchain, shim: Path) -> dict[str, str]:
     }
 
 
-def rust_variables(toolchain: Toolchain, place: Path, tree: str) -> dict[str, str]:
+def rust_variables(toolchain: Toolchain, place: Path, tree: str, module: str) -> dict[str, str]:
     return {
-        "SGLANG_BUILD_RUST_EXTS": "all",
+        "SGLANG_BUILD_RUST_EXTS": module.lower(),  # the project compares so
         "CARGO_HOME": str(place / "cargo"),
         "CARGO_TARGET_DIR": str(place / "target"),
         "CARGO_BUILD_JOBS": str(toolchain.jobs),
@@ -167,18 +155,16 @@ def write_shim(folder: Path, python: Path) -> Path:
     return shim
 
 
-def take_compiled(installed: Path, into: Path) -> tuple[str, ...]:
-    """Takes `sglang`'s extension modules from where its wheel was installed into a new folder; their names there."""
+def take_compiled(installed: Path, module: str, into: Path) -> tuple[str, ...]:
+    """Takes one extension module from where its wheel was installed into a new folder; its files' names there."""
     into.mkdir()
-    modules = []
-    for found, about in walk(installed / "sglang"):
-        if stat.S_ISREG(about.st_mode) and found.endswith(b".so"):
-            source = Path(os.fsdecode(found))
-            name = source.relative_to(installed)
-            (into / name).parent.mkdir(parents=True, exist_ok=True)
-            take_file(source, into / name)
-            modules.append(str(name))
-    return tuple(sorted(modules))
+    *folders, name = module.split(".")
+    folder = Path(*folders)
+    (into / folder).mkdir(parents=True)
+    found = sorted(path for path in (installed / folder).glob(f"{name}.*so") if is_regular(path))
+    for path in found:
+        take_file(path, into / folder / path.name)
+    return tuple(str(folder / path.name) for path in found)
 
 
 def tool_versions(toolchain: Toolchain | None) -> tuple[str, ...]:

@@ -22,7 +22,6 @@ from perfgate.build.failures import Refused, side_failure
 from perfgate.build.keys import Inputs
 from perfgate.build.local import (
     PYTHON_PROJECT,
-    LocalWork,
     Toolchain,
     build_requirements,
     copy_source,
@@ -38,6 +37,7 @@ from perfgate.build.origin import OriginAnswer, ask, read_answer
 from perfgate.build.overlay import bytecode
 from perfgate.build.steps import BuildStep, Runner, StepFailed
 from perfgate.build.uv import Uv, check_chosen, environment, laid_over, local_folders, requirement_lines
+from perfgate.build.work import LocalWork
 from perfgate.build.workplace import Workplace, wheel_left
 from perfgate.errors import PerfgateError
 from perfgate.host.sandbox import interpreter_folders
@@ -77,6 +77,9 @@ class Making:
     tool_path: Sequence[str]
     given: Mapping[str, str]
     work: LocalWork
+    core: str | None  # the module that the tree's TreeCore becomes; None: the tree has none
+    rust_paths: tuple[str, ...]  # all that its build may read
+    kernel_python: str | None  # folder of the tree whose Python files are laid over the kernel wheel's
     toolchain: Toolchain | None
     tree: Callable[[], Path]
 
@@ -102,14 +105,16 @@ class Making:
         self._check_python()
         uv = self._resolve(uv)
         kernel = self._kernel(uv) if self.work.kernel else None
-        if self.work.rust:
-            self._rust()
+        if self.work.rust and self.core:
+            self._rust(self.core)
         nccl = [self.inputs.nccl] if self.inputs.nccl else []
         dropped = ["sglang", *([kernel.package] if kernel else [])]
         chosen = laid_over(self._chosen.read_text(), nccl, dropped=dropped)
         self._install(uv, chosen)
         if kernel:
             take_tree(kernel.files, self.venv, without=(_UVS_LOCK,))
+        if self.kernel_python:
+            self._lay_kernel_python(self.kernel_python)
         bytecode(self.runner, self.python, self.venv / "lib", self.venv / "lib")
         answer = self._ask()
         write_whole(self.resolution, self._chosen.read_text())
@@ -239,30 +244,45 @@ class Making:
         self._confined(f"install what {project} became", uv.install_wheel(wheel, *where), place)
         return _Installed(parse_wheel_filename(wheel.name)[0], place.installed)
 
-    def _rust(self) -> None:
+    def _lay_kernel_python(self, folder: str) -> None:
+        """The tree's Python files over those of the kernel wheel that was installed."""
+        for installed in self.venv.glob("lib/python3*/site-packages/sgl_kernel"):
+            take_tree(self.tree() / folder, installed, replacing=True)
+
+    def _rust(self, module: str) -> None:
         assert self.toolchain is not None
         place, tools = self._workplace("rust"), self._tools("rust")
-        variables = rust_variables(self.toolchain, place.path, self.tree().name)
-        wheel = self._local_wheel(PYTHON_PROJECT, place, tools, (), variables)
+        variables = rust_variables(self.toolchain, place.path, self.tree().name, module)
+        wheel = self._local_wheel(PYTHON_PROJECT, place, tools, (), variables, only=self.rust_paths)
         argv = tools.install_wheel(wheel, "--target", str(place.installed))
         self._confined("unpack the extension modules", argv, place, readable=interpreter_folders(tools.python))
-        take_compiled(place.installed, self.place / RUST_FOLDER)
+        if not take_compiled(place.installed, module, self.place / RUST_FOLDER):
+            raise Refused(side_failure(f"its Rust crate did not become {module}"))
 
     def _tools(self, name: str) -> Uv:
         """What a project is built with. Each has its own: where strangers' packages lie, uv starts no Python again."""
         return Uv(venv=self.scratch / f"{name}-tools", links=self.links)
 
     def _local_wheel(
-        self, project: str, place: Workplace, tools: Uv, settings: Sequence[str], variables: Mapping[str, str]
+        self,
+        project: str,
+        place: Workplace,
+        tools: Uv,
+        settings: Sequence[str],
+        variables: Mapping[str, str],
+        only: Sequence[str] = (),
     ) -> Path:
-        """Builds a project of the tree with its build requirements in the versions of the resolution."""
+        """Builds a project of the tree with its build requirements in the versions of the resolution.
+
+        `only`: the paths of the tree that it may read; none: all.
+        """
         wanted = self._ours / f"{place.path.name}-tools.in"
         wanted.write_text(requirement_lines(self._build_requirements(project)))
         self._trusted("make an environment to build in", tools.make_venv(self.inputs.python))
         if wanted.stat().st_size:
             what, argv = f"install what {project} needs to build", tools.install_tools(wanted, self._chosen)
             self._trusted(what, argv, handles_theirs=True)
-        copy_source(self.tree(), place.source)
+        copy_source(self.tree(), place.source, only)
         path = os.pathsep.join([str(tools.venv / "bin"), *self.tool_path, "/usr/local/bin", "/usr/bin", "/bin"])
         self._confined(
             f"build {project}",

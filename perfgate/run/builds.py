@@ -14,6 +14,7 @@ from perfgate.build.failures import BuildFailed
 from perfgate.build.overlay import Overlay
 from perfgate.build.served import fixed_side
 from perfgate.build.steps import Runner
+from perfgate.build.work import LocalWork
 from perfgate.cpu.environment import CpuEnvironment
 from perfgate.host.sandbox import Confinement
 from perfgate.run.facts import Notebook
@@ -82,6 +83,7 @@ class FixedEnvironment:
     store: Store
     cpu: CpuEnvironment
     confinement: Confinement
+    work: LocalWork
 
     def make(self, side: r.Side, commit: r.Commit, log: Path, _like: BuiltSide | None) -> BuiltSide:
         try:
@@ -94,7 +96,8 @@ class FixedEnvironment:
         overlay = Overlay(python=self.cpu.python, version=self.cpu.versions["python"], compiled=None)
         tree = overlay.lay(self.repository, commit, self.store, runner)
         self.store.keep(tree.hold)
-        return fixed_side(side, tree.path, self.cpu.python, key=self.cpu.key, runner=runner)
+        given = self.work.variables
+        return fixed_side(side, tree.path, self.cpu.python, key=self.cpu.key, runner=runner, environment=given)
 
 
 def by_uv(builder: Builder) -> Make:

@@ -8,18 +8,19 @@ judge` calls, too.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from perfgate import records as r
 from perfgate.build import BuiltSide
 from perfgate.build.autotune import mode_for
-from perfgate.build.environment import Builder
-from perfgate.build.local import LocalWork
+from perfgate.build.environment import Builder, search_path
+from perfgate.build.work import LocalWork, work_for, work_of_fixed
 from perfgate.config.model import Resolved
 from perfgate.config.resolve import metric_plans
 from perfgate.cpu.environment import prepare
@@ -116,6 +117,15 @@ class Job:
     def resolved(self) -> Resolved:
         return self.configuration.resolved
 
+    @cached_property
+    def work(self) -> LocalWork:
+        """What is built on the box, for both sides alike."""
+        both, box = (self.commits.base, self.commits.head), self.resolved.box
+        if not self.resolved.profile.has_gpus:
+            return work_of_fixed(self.repository, both)
+        path = search_path(box, {**os.environ, **box.env})
+        return work_for(self.repository, both, self.commits.diff, self.resolved.build, path)
+
 
 def run_gate(request: GateRequest, progress: Progress) -> Outcome:
     """The whole job. Raises PerfgateError for what is wrong before anything was begun."""
@@ -181,7 +191,7 @@ def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
         workloads=_workloads(job.resolved),
         isolation=str(job.confinement),
         autotune=mode_for(job.resolved.caches, job.commits.diff),
-        notes=job.resolved.profile.notes,
+        notes=(*job.resolved.profile.notes, *([job.work.note] if job.work.note else [])),
     )
     run = out or runs / plan.run_id
     write_run_file(run, plan)
@@ -322,7 +332,7 @@ def _equipped(job: Job) -> tuple[Job, Make]:
     if not job.resolved.profile.has_gpus:
         cpu = prepare(job.store.root, job.progress.say)
         configuration = replace(job.configuration, resolved=with_models(job.resolved, models(cpu)))
-        fixed = FixedEnvironment(job.repository, job.store, cpu, job.confinement)
+        fixed = FixedEnvironment(job.repository, job.store, cpu, job.confinement, job.work)
         canary = CanarySetup(python=cpu.python, device="cpu", ranks=CPU_RANKS)
         return replace(job, configuration=configuration, canary=canary), fixed.make
     builder = Builder(
@@ -330,7 +340,7 @@ def _equipped(job: Job) -> tuple[Job, Make]:
         store=job.store,
         rules=job.resolved.build,
         box=job.resolved.box,
-        work=LocalWork.of(job.commits.diff, job.resolved.build),
+        work=job.work,
         confinement=job.confinement,
         gpu_arch=_gpu_arch() if job.resolved.needs_gpus else None,
     )

@@ -152,6 +152,15 @@ class Repository:
         head, _, name = listed.rstrip(b"\0").partition(b"\t")
         return head.split()[2].decode("ascii") if name == path.rstrip("/").encode() else None
 
+    def names_in(self, sha: str, folder: str) -> tuple[str, ...]:
+        """Names of what lies in a folder of a commit; none where there is no such folder."""
+        try:
+            listed = self._git.run("ls-tree", "-z", "--name-only", "--full-tree", "--end-of-options", sha, f"{folder}/")
+        except GitFailed as error:
+            raise self._broken(error) from error
+        names = (name.decode("utf-8", "surrogateescape") for name in listed.split(b"\0") if name)
+        return tuple(name.rpartition("/")[2] for name in names)
+
     def changed_paths(self, base: str, head: str) -> tuple[str, ...]:
         """Paths that differ between two commits, sorted; a renamed file counts under both names."""
         try:

@@ -11,7 +11,8 @@ import pytest
 from perfgate.build import BuiltSide
 from perfgate.build.environment import Builder
 from perfgate.build.failures import BuildFailed
-from perfgate.build.local import KERNEL_TOOLS, RUST_TOOLS, LocalWork
+from perfgate.build.local import KERNEL_TOOLS
+from perfgate.build.work import RUST_TOOLS, LocalWork
 from perfgate.host.sandbox import UNCONFINED, Confinement
 from perfgate.records import Blame, Side
 from perfgate.source.diff import classify
@@ -24,6 +25,10 @@ LOAD = (
     "import ctypes, sgl_kernel, pathlib;"
     " print(ctypes.CDLL(str(pathlib.Path(sgl_kernel.__file__).parent / '_C.so')).answer())"
 )
+CORE = {
+    "rust/Cargo.toml": "[workspace]\n",
+    "rust/sglang-radix-tree/Cargo.toml": "[package.metadata.sglang]\npython-module = 'sglang.srt._core'\n",
+}
 LOAD_RUST = LOAD.replace("sgl_kernel", "sglang").replace("_C.so", "srt/_core.so")
 
 
@@ -126,21 +131,70 @@ def test_rust_extensions_are_laid_into_the_tree(lab: Lab, store: Store, tools: P
     files = {
         "python/backend.py": backend("sglang", "0", "sglang", so="srt/_core.so", hook=SHOW),
         "python/source.c": "int answer(void) { return 9; }\n",
-        "rust/Cargo.toml": "[workspace]\n",
     }
-    sha = lab.commit("tiny==1.0", files=files, more=BUILD_SYSTEM)
+    sha = lab.commit("tiny==1.0", files={**CORE, **files}, more=BUILD_SYSTEM)
     built = _build(_builder(lab, store, LocalWork(rust=True), confinement), Side.HEAD, sha)
     assert run_python(built.python, built.path_entries, LOAD_RUST) == "9"
     assert "sglang.version" in run_python(
         built.python, built.path_entries, "import sglang.version as v; print(v.__name__)"
     )
     said = (store.root / "head.log").read_text()
-    assert "('SGLANG_BUILD_RUST_EXTS', 'all')" in said
+    assert "('SGLANG_BUILD_RUST_EXTS', 'sglang.srt._core')" in said
     assert built.environment == {"SGLANG_RUST_BUILD_MODE": "never"}
+    assert built.versions["TreeCore"] == "Rust (built here)"
     plain = _build(lab.builder(store), Side.BASE, sha)
     assert plain.tree != built.tree
     assert plain.environment == {}
     assert not (plain.tree / "python/sglang/srt/_core.so").exists()
+
+
+def test_a_module_that_lies_in_a_tree_is_served_to_nobody_else(
+    lab: Lab, store: Store, tools: Path, confinement: Confinement
+) -> None:
+    """Two commits with one key of Rust: the one adds compiled files, and what setup.py would have packed with them."""
+    honest = {
+        "python/backend.py": backend("sglang", "0", "sglang", so="srt/_core.so", hook="leave(wheel_directory)").replace(
+            "def leave_trace", "def leave(_): assert not os.path.exists('sglang/srt/evil.so')\ndef leave_trace"
+        ),
+        "python/source.c": "int answer(void) { return 9; }\n",
+        **CORE,
+    }
+    base_sha = lab.commit("tiny==1.0", files=honest, more=BUILD_SYSTEM)
+    head_sha = lab.commit("tiny==1.0", files={"python/sglang/srt/evil.so": "not built by cargo"}, more=BUILD_SYSTEM)
+    builder = _builder(lab, store, LocalWork(rust=True), confinement)
+    head = _build(builder, Side.HEAD, head_sha)  # the first to be built
+    base = _build(builder, Side.BASE, base_sha)
+    assert base.key == head.key
+    assert not (base.tree / "python/sglang/srt/evil.so").exists()
+    assert (head.tree / "python/sglang/srt/evil.so").exists()  # its own file, as in its commit
+    assert run_python(base.python, base.path_entries, LOAD_RUST) == "9"
+
+
+def test_python_of_the_kernel_package_is_laid_over_its_wheel(lab: Lab, store: Store) -> None:
+    make_wheel(lab.index, "sgl_kernel", "0.3.21", {"sgl_kernel/__init__.py": "A = 'wheel'\n"})
+    folder = "sgl-kernel/python/sgl_kernel"
+    work = LocalWork(kernel_python=True)
+    built = {}
+    for side in (Side.BASE, Side.HEAD):
+        files = {"sgl-kernel/pyproject.toml": "", f"{folder}/__init__.py": f"A = '{side}'\n"}
+        sha = lab.commit("sgl-kernel==0.3.21", files=files)
+        built[side] = _build(lab.builder(store, work=work), side, sha, built.get(Side.BASE))
+        said = run_python(built[side].python, built[side].path_entries, "import sgl_kernel; print(sgl_kernel.A)")
+        assert said == str(side)
+    assert built[Side.BASE].key != built[Side.HEAD].key
+
+
+def test_a_header_that_the_kernels_include_is_in_their_key(
+    lab: Lab, store: Store, tools: Path, confinement: Confinement
+) -> None:
+    """With kernel: local, too, head must not be given base's wheel."""
+    header = "python/sglang/kernels/jit/include/sgl_kernel/vec.cuh"
+    base_sha = lab.commit("tiny==1.0", files={**_kernel(41, "python/sglang/kernels/aot"), header: "// 1\n"})
+    head_sha = lab.commit("tiny==1.0", files={header: "// 2\n"}, more="# \n")
+    builder = _builder(lab, store, KERNEL, confinement)
+    assert classify(builder.repository.changed_paths(base_sha, head_sha)).kernel
+    base = _build(builder, Side.BASE, base_sha)
+    assert _build(builder, Side.HEAD, head_sha, base).key != base.key
 
 
 def test_a_build_sees_no_token_and_no_other_side(lab: Lab, store: Store, tools: Path, confined: Confinement) -> None:
@@ -228,7 +282,7 @@ def test_the_tree_may_not_lead_its_extensions_elsewhere(
         "python/source.c": "int answer(void) { return 9; }\n",
     }
     (lab.source / "python/sglang/srt/_core.so").symlink_to(victim)
-    sha = lab.commit("tiny==1.0", files=files, more=BUILD_SYSTEM)
+    sha = lab.commit("tiny==1.0", files={**CORE, **files}, more=BUILD_SYSTEM)
     with pytest.raises(BuildFailed) as error:
         _build(_builder(lab, store, LocalWork(rust=True), confinement), Side.HEAD, sha)
     assert error.value.failure.blame is Blame.SIDE
@@ -253,6 +307,7 @@ def test_a_build_changes_no_tool_that_perfgate_starts_afterwards(
         "sgl-kernel/backend.py": _hostile(lab, hook),
         "python/backend.py": backend("sglang", "0", "sglang", so="srt/_core.so"),
         "python/source.c": "int answer(void) { return 9; }\n",
+        **CORE,
     }
     more = BUILD_SYSTEM.replace("requires = []", "requires = ['tiny']")
     make_wheel(lab.index, "tiny", "1.1")

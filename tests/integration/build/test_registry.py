@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from perfgate.build.local import KERNEL_TOOLS, LocalWork
+from perfgate.build.local import KERNEL_TOOLS
+from perfgate.build.work import LocalWork
 from perfgate.host.sandbox import Confinement
 from perfgate.records import Side
 from perfgate.store.folders import Store

@@ -13,6 +13,7 @@ import pytest
 
 from perfgate.build import BuiltSide
 from perfgate.build.failures import BuildFailed
+from perfgate.build.work import LocalWork
 from perfgate.cpu.environment import CpuEnvironment
 from perfgate.host.sandbox import Confinement
 from perfgate.records import Blame, Side
@@ -37,7 +38,7 @@ def fixed(lab: Lab, store: Store, confinement: Confinement) -> FixedEnvironment:
         cached=True,
         hold=Hold(lab.root, True, -1),
     )
-    return FixedEnvironment(Repository(lab.source), store, cpu, confinement)
+    return FixedEnvironment(Repository(lab.source), store, cpu, confinement, LocalWork())
 
 
 def _make(make: Make, lab: Lab, ref: str) -> BuiltSide:

@@ -9,7 +9,6 @@ import pytest
 from perfgate.build import local
 from perfgate.build.failures import BuildFault, Refused
 from perfgate.build.local import (
-    LocalWork,
     Toolchain,
     build_requirements,
     copy_source,
@@ -19,10 +18,10 @@ from perfgate.build.local import (
     read_inside,
     take_compiled,
 )
+from perfgate.build.work import RUST_TOOLS, LocalWork
 from perfgate.config.model import BuildRules
 from perfgate.errors import PerfgateError
 from perfgate.records import Blame
-from perfgate.source.diff import classify
 from perfgate.store.entries import protect
 from perfgate.store.removal import remove_tree
 
@@ -36,7 +35,7 @@ class _Memory:
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
-    for name in (*local.KERNEL_TOOLS, *local.RUST_TOOLS):
+    for name in (*local.KERNEL_TOOLS, *RUST_TOOLS):
         tool = tmp_path / "tools" / name
         tool.parent.mkdir(exist_ok=True)
         tool.write_text("#!/bin/sh\necho version 1\n")
@@ -47,21 +46,6 @@ def tools(tmp_path: Path) -> Path:
 def _memory(monkeypatch: pytest.MonkeyPatch, gib: float, cpus: int = 64) -> None:
     monkeypatch.setattr(local.psutil, "virtual_memory", lambda: _Memory(gib))
     monkeypatch.setattr(local.psutil, "cpu_count", lambda: cpus)
-
-
-@pytest.mark.parametrize(
-    ("path", "rules", "kernel", "rust"),
-    [
-        ("python/sglang/srt/x.py", BuildRules(), False, False),
-        ("sgl-kernel/csrc/x.cu", BuildRules(), True, False),
-        ("sgl-kernel/csrc/x.cu", BuildRules(kernel="wheel"), False, False),
-        ("python/sglang/srt/x.py", BuildRules(kernel="local"), True, False),
-        ("rust/src/lib.rs", BuildRules(), False, True),
-        ("rust/src/lib.rs", BuildRules(rust="none"), False, False),
-    ],
-)
-def test_what_is_built_here(path: str, rules: BuildRules, kernel: bool, rust: bool) -> None:
-    assert LocalWork.of(classify([path]), rules) == LocalWork(kernel=kernel, rust=rust)
 
 
 def test_tools_are_found_and_jobs_fit_the_memory(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +70,8 @@ def test_what_is_missing_is_told_before_anything_is_built(tools: Path, monkeypat
     (tools / "ninja").unlink()
     text = _refusal(find_toolchain(KERNEL, str(tools), BuildRules(), "9.0"))
     assert "nvcc and ninja are not installed, needed to build kernels" in text
-    (tools / "protoc").unlink()
-    assert "protoc is not installed, needed to build Rust" in _refusal(
+    (tools / "cargo").unlink()
+    assert "cargo is not installed, needed to build Rust" in _refusal(
         find_toolchain(LocalWork(rust=True), str(tools), BuildRules(), None)
     )
 
@@ -156,17 +140,16 @@ def test_sources_are_copied_writable_with_links_kept(tmp_path: Path) -> None:
     remove_tree(tree)
 
 
-def test_only_extension_modules_of_sglang_are_taken(tmp_path: Path) -> None:
+def test_only_the_module_that_was_asked_for_is_taken(tmp_path: Path) -> None:
     installed = tmp_path / "installed"
-    for name in ("sglang/srt/_core.abi3.so", "sglang/x.py", "other/y.so", "z.so"):
+    for name in ("sglang/srt/_core.abi3.so", "sglang/srt/_core.py", "sglang/srt/_corelike.so", "other/y.so", "z.so"):
         (installed / name).parent.mkdir(parents=True, exist_ok=True)
         (installed / name).write_text("binary")
-    (installed / "sglang" / "link.so").symlink_to("/etc/passwd")
-    (installed / "sglang" / "folder").symlink_to(installed / "other")
-    assert take_compiled(installed, tmp_path / "out") == ("sglang/srt/_core.abi3.so",)
+    (installed / "sglang" / "srt" / "_core.so").symlink_to("/etc/passwd")
+    assert take_compiled(installed, "sglang.srt._core", tmp_path / "out") == ("sglang/srt/_core.abi3.so",)
     assert [path.name for path in tmp_path.joinpath("out").rglob("*.so")] == ["_core.abi3.so"]
     with pytest.raises(FileExistsError):  # a folder that somebody else made may hold links
-        take_compiled(installed, tmp_path / "out")
+        take_compiled(installed, "sglang.srt._core", tmp_path / "out")
 
 
 @contextmanager
