@@ -18,13 +18,12 @@ from perfgate.records import Check
 
 NEEDED_TOOLS = ("git", "uv")
 KERNEL_TOOLS = ("nvcc", "cmake", "ninja", "c++")
-RUST_TOOLS = ("cargo", "protoc", "cc")
+RUST_TOOLS = ("cargo", "cc")
 PACKAGES = {
     "nvcc": "the CUDA toolkit",
     "c++": "g++",
     "cc": "gcc",
     "ninja": "ninja-build",
-    "protoc": "protobuf-compiler",
 }
 TOLD = 6
 
