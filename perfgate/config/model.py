@@ -191,7 +191,7 @@ class BuildRules(_Model):
 
     python: str = Field("3.12", pattern=r"^3\.\d+$", description="version of Python, in quotes")
     kernel: Literal["auto", "wheel", "local"] = Field("auto", description="auto: local where the diff touches it")
-    rust: Literal["auto", "none"] = Field("auto", description="auto: the TreeCore is built where the tools for it are there")
+    rust: Literal["auto", "none"] = Field("auto", description="auto: the TreeCore, where its tools are there")
     nccl: str | None = Field(None, description="pin laid over both sides last, e.g. nvidia-nccl-cu13==2.30.7")
     extra: list[str] = Field([], description="more requirements for both sides")
     cuda_arch: str | None = Field(None, description="of this box, e.g. 12.0a; default: asked of the GPUs")
