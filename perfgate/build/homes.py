@@ -45,6 +45,7 @@ class Home:
             "TILELANG_CACHE_DIR": str(cache / "tilelang"),
             "FLASHINFER_WORKSPACE_BASE": str(self.path),
             "CUDA_CACHE_PATH": str(cache / "cuda"),
+            "HF_MODULES_CACHE": str(cache / "hf_modules"),  # code that a model brings
             "TVM_FFI_CACHE_DIR": str(cache / "tvm-ffi"),
         }
 

@@ -66,6 +66,7 @@ WrittenFlag = Annotated[
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 FlagName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*([_-][a-z0-9]+)*$", max_length=80)]
+ProcessName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:/ -]{1,15}$")]  # as the kernel cuts it
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 NcclName = Annotated[str, StringConstraints(pattern=r"^NCCL_[A-Z0-9_]{1,120}$")]
 MetricName = Annotated[str, StringConstraints(pattern=f"^({'|'.join(METRICS)})$")]
@@ -296,6 +297,9 @@ class BoxFile(_Model):
     )
     lock: Folder | None = Field(None, description="lock file shared by all gates of the box")
     wheels: list[Folder] = Field([], description="folders with wheels, before the index")
+    residents: dict[ProcessName, Annotated[int, Field(ge=1, le=4096)]] = Field(
+        {}, description="process that may stay on the GPUs → MiB that it may hold on each, e.g. `Xorg: 64`"
+    )
 
     _source: Source = PrivateAttr(default_factory=Source)
 

@@ -6,15 +6,17 @@ card does not give are None.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
+from perfgate.config.model import BoxFile
 from perfgate.host.nvml import Handle, Nvml
-from perfgate.host.processes import command_line
+from perfgate.host.processes import command_line, process_name
 from perfgate.records.files import short_hash
 
 MIB = 1024 * 1024
@@ -54,6 +56,36 @@ class GpuProcess:
     pid: int  # as the driver sees it: of another container, it may mean nothing here
     memory: int | None  # bytes
     command: str | None  # short hash; None where the process is not visible from here
+    name: str | None = None  # for the eyes of the box's owner; never for public output
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuShare:
+    """What of the box's GPUs is perfgate's: which ones, and who may stay on them (name → bytes on each GPU)."""
+
+    visible: tuple[str, ...] | None = None  # None: all
+    residents: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """For servers and canary: counted as NVML counts them."""
+        if self.visible is None:
+            return {}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(self.visible), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+    def allows(self, process: GpuProcess) -> bool:
+        allowed = self.residents.get(process.name or "")
+        return allowed is not None and process.memory is not None and process.memory <= allowed
+
+
+ALL_GPUS = GpuShare()
+
+
+def share_of(box: BoxFile, own: Mapping[str, str] | None = None) -> GpuShare:
+    """By the box file; what perfgate's own environment says of the GPUs holds for servers, so for all."""
+    said = box.env.get("CUDA_VISIBLE_DEVICES") or (os.environ if own is None else own).get("CUDA_VISIBLE_DEVICES")
+    visible = None if said is None else tuple(part.strip() for part in said.split(",") if part.strip())
+    return GpuShare(visible=visible, residents={name: mib * MIB for name, mib in box.residents.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +151,7 @@ def describe_gpus(nvml: Nvml, at: float) -> GpuBox:
     return GpuBox(
         driver=nvml.text("nvmlSystemGetDriverVersion"),
         cuda=_cuda_version(nvml.count("nvmlSystemGetCudaDriverVersion_v2")),
-        gpus=tuple(_facts(nvml, index, handle) for index, handle in enumerate(nvml.handles)),
+        gpus=tuple(_facts(nvml, index, handle) for index, handle in nvml.numbered),
         topology=tuple(tuple(_level(nvml, one, other) for other in nvml.handles) for one in nvml.handles),
         readings=read_gpus(nvml, at),
         processes=tuple(gpu_processes(nvml, handle) for handle in nvml.handles),
@@ -135,7 +167,7 @@ def cuda_arch(nvml: Nvml) -> str | None:
 
 def read_gpus(nvml: Nvml, at: float) -> tuple[GpuReading, ...]:
     """The state of every GPU now."""
-    return tuple(_reading(nvml, index, handle, at) for index, handle in enumerate(nvml.handles))
+    return tuple(_reading(nvml, index, handle, at) for index, handle in nvml.numbered)
 
 
 def gpu_processes(nvml: Nvml, handle: Handle | None) -> tuple[GpuProcess, ...]:
@@ -146,42 +178,55 @@ def gpu_processes(nvml: Nvml, handle: Handle | None) -> tuple[GpuProcess, ...]:
         for process in next((answer for answer in listed if answer is not None), ()):
             line = command_line(process.pid)
             found[process.pid] = GpuProcess(
-                pid=process.pid, memory=process.usedGpuMemory, command=short_hash(line) if line else None
+                pid=process.pid,
+                memory=process.usedGpuMemory,
+                command=short_hash(line) if line else None,
+                name=process_name(process.pid),
             )
     return tuple(found.values())
 
 
-def why_not_free(box: GpuBox, ours: Collection[int] = (), idle_memory: int = IDLE_MEMORY) -> tuple[str, ...]:
-    """One sentence for each GPU that is in use by others. Pids in `ours` do not count.
+def why_not_free(
+    box: GpuBox, ours: Collection[int] = (), share: GpuShare = ALL_GPUS, *, named: bool = False
+) -> tuple[str, ...]:
+    """One sentence for each GPU that is in use by others. Pids in `ours` and the box's residents do not count.
+
+    `named`: with the names of processes, which are the box owner's alone to see.
 
     A process in another container may not be listed at all; its memory is.
     """
     return tuple(
         sentence
         for reading, processes in zip(box.readings, box.processes, strict=True)
-        for sentence in _uses(reading, [one for one in processes if one.pid not in ours], bool(processes), idle_memory)
+        for sentence in _uses(
+            reading,
+            [one for one in processes if one.pid not in ours and not share.allows(one)],
+            bool(processes),
+            named,
+        )
     )
 
 
-def _uses(reading: GpuReading, foreign: list[GpuProcess], listed: bool, idle_memory: int) -> Iterator[str]:
+def _uses(reading: GpuReading, foreign: list[GpuProcess], listed: bool, named: bool) -> Iterator[str]:
     if foreign:
-        yield f"GPU {reading.index} is in use by {', '.join(map(_process_words, foreign))}"
-    elif not listed and reading.memory_used is not None and reading.memory_used > idle_memory:
+        yield f"GPU {reading.index} is in use by {', '.join(_process_words(one, named) for one in foreign)}"
+    elif not listed and reading.memory_used is not None and reading.memory_used > IDLE_MEMORY:
         yield (
             f"GPU {reading.index} has {_gib(reading.memory_used)} in use by a process that cannot be seen from here"
             " (another container, or another user's)"
         )
 
 
-def _process_words(process: GpuProcess) -> str:
+def _process_words(process: GpuProcess, named: bool) -> str:
     memory = f", {_gib(process.memory)}" if process.memory is not None else ""
     if process.command is None:
         return f"pid {process.pid} (not visible from here: another container?{memory})"
-    return f"pid {process.pid} (command {process.command}{memory})"
+    who = process.name if named and process.name else f"command {process.command}"
+    return f"pid {process.pid} ({who}{memory})"
 
 
 def _gib(size: int) -> str:
-    return f"{size / 1024**3:.1f} GiB"
+    return f"{size / 1024**3:.1f} GiB" if size >= 1024**3 / 10 else f"{size / MIB:.0f} MiB"
 
 
 def _facts(nvml: Nvml, index: int, handle: Handle | None) -> GpuFacts:

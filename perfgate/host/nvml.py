@@ -6,6 +6,7 @@ without. A lost GPU answers every call with an error: `lost` tells it from a car
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NewType, Self
 
@@ -27,17 +28,20 @@ class NvmlAbsentError(Exception):
 class Nvml:
     """NVML between `open` and `close`. Safe to use from several threads, as NVML itself is."""
 
-    def __init__(self, handles: tuple[Handle | None, ...]) -> None:
-        self.handles = handles  # by index; None where a GPU is listed but cannot be opened (lost)
+    def __init__(self, numbered: tuple[tuple[int, Handle | None], ...]) -> None:
+        self.numbered = numbered  # as nvidia-smi counts them; None where a GPU is listed but cannot be opened (lost)
+        self.handles = tuple(handle for _, handle in numbered)
 
     @classmethod
-    def open(cls) -> Self:
+    def open(cls, visible: Sequence[str] | None = None) -> Self:
+        """`visible`: the GPUs that are meant, by number or the beginning of their UUID; None: all."""
         try:
             pynvml.nvmlInit()
             count = int(pynvml.nvmlDeviceGetCount())
         except pynvml.NVMLError as error:
             raise NvmlAbsentError(_reason(error)) from error
-        return cls(tuple(_handle(index) for index in range(count)))
+        found = tuple((index, _handle(index)) for index in range(count))
+        return cls(found if visible is None else _chosen(found, visible))
 
     def close(self) -> None:
         with suppress(pynvml.NVMLError):
@@ -81,6 +85,24 @@ class Nvml:
             pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
         except pynvml.NVMLError as error:
             return error.value in LOST
+        return False
+
+
+def _chosen(
+    found: Sequence[tuple[int, Handle | None]], visible: Sequence[str]
+) -> tuple[tuple[int, Handle | None], ...]:
+    """Those that are named, in that order."""
+    return tuple(
+        (index, handle) for name in visible for index, handle in found if _is_named(index, handle, name.strip())
+    )
+
+
+def _is_named(index: int, handle: Handle | None, name: str) -> bool:
+    if name.isdecimal():
+        return int(name) == index
+    try:
+        return handle is not None and bool(name) and str(pynvml.nvmlDeviceGetUUID(handle)).startswith(name)
+    except MISSING:
         return False
 
 

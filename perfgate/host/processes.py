@@ -99,6 +99,14 @@ def command_line(pid: int, proc: Path = PROC) -> str | None:
         return None
 
 
+def process_name(pid: int, proc: Path = PROC) -> str | None:
+    """The name that `ps -o comm` shows; a process can give itself any."""
+    try:
+        return (proc / str(pid) / "comm").read_text(errors="replace").strip() or None
+    except OSError:
+        return None
+
+
 def _same(before: ProcessTimes, now: ProcessTimes | None) -> bool:
     return now is not None and before.started == now.started
 

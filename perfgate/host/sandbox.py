@@ -1,6 +1,6 @@
 """How strangers' code is confined on the box: in bubblewrap, as a second user, or not at all.
 
-`confine` is pure: a command in, a command out that runs it confined, with exactly the environment given. The
+`confine` changes nothing: a command in, a command out that runs it confined, with exactly the environment given. The
 environment travels in the command (`--setenv`, `env -i`) and not in the caller's, because the confining program itself
 must not see it: an LD_PRELOAD meant for the confined command would otherwise be loaded before any confinement.
 
@@ -23,6 +23,8 @@ from perfgate.errors import Exit, PerfgateError
 
 NOBODY = 65534
 HOMES = tuple(map(Path, ("/root", "/home", "/tmp", "/var/tmp", "/run")))
+SYSTEM_INPUTS = (Path("/run/nvidia-topologyd/virtualTopology.xml"),)  # what NCCL knows a cloud machine by
+DEVICES = Path("/dev")
 DEVICE_PATTERNS = ("nvidia*", "gdrdrv", "infiniband", "dri")
 
 
@@ -40,8 +42,13 @@ class Confinement:
     uid: int | None = None
     gid: int | None = None
     hidden: tuple[Path, ...] = ()
-    devices: tuple[Path, ...] = ()
+    device_folder: Path | None = None
     readable: tuple[Path, ...] = ()  # for every command, e.g. the resolver's configuration
+
+    @property
+    def devices(self) -> tuple[Path, ...]:
+        """What a GPU server needs of /dev, as it is now: some nodes appear with the first CUDA program."""
+        return () if self.device_folder is None else device_nodes(self.device_folder)
 
     @property
     def private_tmp(self) -> bool:
@@ -109,9 +116,8 @@ def _bubblewrap(
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--new-session"),
         "--die-with-parent",
         *("--ro-bind", "/", "/", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm", "--proc", "/proc"),
-        *_flat(("--dev-bind", str(device), str(device)) for device in confinement.devices),
         *_flat(("--perms", _mode(path), "--tmpfs", str(path)) for path in _outermost(confinement.hidden)),
-        *_binds(confinement.hidden, readable, writable),
+        *_binds(confinement.hidden, readable, writable, confinement.devices),
         *("--chdir", str(cwd), "--clearenv"),
         *_flat(("--setenv", name, value) for name, value in environment.items()),
         "--",
@@ -134,16 +140,22 @@ def _mode(path: Path) -> str:
     return "1777" if path.name == "tmp" else "0755"
 
 
-def _binds(hidden: Sequence[Path], readable: Sequence[Path], writable: Sequence[Path]) -> Iterator[str]:
+def _binds(
+    hidden: Sequence[Path], readable: Sequence[Path], writable: Sequence[Path], devices: Sequence[Path]
+) -> Iterator[str]:
     """Outer paths before inner ones. What is readable and not hidden is there already."""
-    shown = {path: "--ro-bind" for path in readable if _below(path, hidden)} | dict.fromkeys(writable, "--bind")
+    shown = {path: "--ro-bind" for path in readable if _below(path, hidden)}
+    shown |= dict.fromkeys(writable, "--bind") | dict.fromkeys(devices, "--dev-bind")
     made: set[Path] = set()
     for path in sorted(shown):
         for parent in _parents_below(path, hidden):
             if parent not in made and not _below_or_is(parent, shown):
                 made.add(parent)
                 yield from ("--dir", str(parent))  # by itself bubblewrap makes parents that only root may pass
-        yield from (shown[path], str(path), str(path))
+        if not path.is_symlink() or path in writable:
+            yield from (shown[path], str(path), str(path))
+        elif not _below(path, shown):  # a link stays one: what is bound in its place would break relative links inside
+            yield from ("--symlink", str(path.readlink()), str(path))
 
 
 def _parents_below(path: Path, hidden: Sequence[Path]) -> list[Path]:
@@ -183,8 +195,8 @@ def describe(kind: Isolation, *, run_as: str | None = None, hidden: Sequence[Pat
         uid=uid,
         gid=gid,
         hidden=tuple(path for path in hidden_folders if path != Path("/")),
-        devices=device_nodes(),
-        readable=_resolver(hidden_folders),
+        device_folder=DEVICES,
+        readable=(*_resolver(hidden_folders), *(path for path in SYSTEM_INPUTS if path.exists())),
     )
 
 
@@ -203,8 +215,7 @@ def _whom(run_as: str | None) -> tuple[int | None, int | None]:
     return user.pw_uid, user.pw_gid
 
 
-def device_nodes(folder: Path = Path("/dev")) -> tuple[Path, ...]:
-    """What a GPU server needs of /dev, where there is any."""
+def device_nodes(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(path for pattern in DEVICE_PATTERNS for path in folder.glob(pattern)))
 
 

@@ -20,7 +20,16 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from perfgate.host.gpu import GpuProcess, GpuReading, describe_gpus, gpu_processes, read_gpus, why_not_free
+from perfgate.host.gpu import (
+    ALL_GPUS,
+    GpuProcess,
+    GpuReading,
+    GpuShare,
+    describe_gpus,
+    gpu_processes,
+    read_gpus,
+    why_not_free,
+)
 from perfgate.host.nccl import read_nccl_logs
 from perfgate.host.nccl_paths import all_reduce_in
 from perfgate.host.nvml import Nvml, NvmlAbsentError
@@ -35,17 +44,24 @@ Emit = Callable[[Telemetry], object]
 class BoxWatch:
     """NVML and its telemetry thread for a whole run; without NVML only the system is watched, and `absent` says why."""
 
-    def __init__(self, nvml: Nvml | None, absent: str | None = None, period_s: float = PERIOD_S) -> None:
+    def __init__(
+        self,
+        nvml: Nvml | None,
+        absent: str | None = None,
+        period_s: float = PERIOD_S,
+        share: GpuShare = ALL_GPUS,
+    ) -> None:
         self.nvml = nvml
+        self.share = share
         self.absent = absent
         self.telemetry = GpuTelemetry.of(nvml, period_s).start() if nvml is not None else None
 
     @classmethod
-    def open(cls, period_s: float = PERIOD_S) -> Self:
+    def open(cls, period_s: float = PERIOD_S, share: GpuShare = ALL_GPUS) -> Self:
         try:
-            return cls(Nvml.open(), period_s=period_s)
+            return cls(Nvml.open(share.visible), period_s=period_s, share=share)
         except NvmlAbsentError as error:
-            return cls(None, str(error))
+            return cls(None, str(error), share=share)
 
     def close(self) -> None:
         if self.telemetry is not None:
@@ -63,7 +79,7 @@ class BoxWatch:
         """One sentence for each GPU that others use now."""
         if self.nvml is None:
             return ()
-        return why_not_free(describe_gpus(self.nvml, time.monotonic()), ours)
+        return why_not_free(describe_gpus(self.nvml, time.monotonic()), ours, self.share)
 
     def gpus_free(self) -> bool:
         return not self.why_not_free()
@@ -156,7 +172,12 @@ class LaunchWatch:
         nvml = self._box.nvml
         if nvml is None:
             return []
-        return [(index, one) for index, handle in enumerate(nvml.handles) for one in gpu_processes(nvml, handle)]
+        return [
+            (index, one)
+            for index, handle in nvml.numbered
+            for one in gpu_processes(nvml, handle)
+            if not self._box.share.allows(one)
+        ]
 
     def _note_guests(self, pids: Collection[int]) -> None:
         found = self._processes()

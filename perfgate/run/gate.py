@@ -9,7 +9,6 @@ judge` calls, too.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,8 +29,10 @@ from perfgate.engine.watchdog import Swept, Watchdog, sweep
 from perfgate.errors import Exit, PerfgateError
 from perfgate.host.canary import CPU_RANKS, CanaryProcess, CanarySetup
 from perfgate.host.doctor import Patient, run_doctor, why_refused
-from perfgate.host.gpu import cuda_arch
+from perfgate.host.gpu import GpuShare, cuda_arch, share_of
+from perfgate.host.gpus_free import gpus_free_command
 from perfgate.host.handover import check_readable
+from perfgate.host.inputs import given_to
 from perfgate.host.lock import BoxLock
 from perfgate.host.nvml import Nvml, NvmlAbsentError
 from perfgate.host.sandbox import Confinement
@@ -76,7 +77,6 @@ from perfgate.run.signals import Cancelled, cancellable
 from perfgate.source.repository import Repository
 from perfgate.store.folders import Store
 
-GPUS_FREE = (sys.executable, "-m", "perfgate.host.gpus_free")
 CLEAN_UP_S = 60.0
 CANCELLED_CLEAN_UP_S = 5.0  # a runner kills ten seconds after a cancel; the watchdog goes on without us
 
@@ -255,7 +255,12 @@ def _note(error: PerfgateError, notebook: Notebook) -> None:
 def _fit(job: Job, notebook: Notebook) -> bool:
     """Whether the doctor lets the run begin on this box; what it found is a fact."""
     patient = Patient(
-        box=job.resolved.box, resolved=job.resolved, profile=job.resolved.profile, holds_lock=True, canary=job.canary
+        box=job.resolved.box,
+        resolved=job.resolved,
+        profile=job.resolved.profile,
+        holds_lock=True,
+        canary=job.canary,
+        confinement=job.confinement,
     )
     doctor = notebook.append(run_doctor(patient))
     for check in doctor.checks:
@@ -284,7 +289,9 @@ def _box(job: Job, notebook: Notebook, wait_s: float) -> Iterator[Watchdog]:
                 raise LeftBehind(found)
             job.progress.say(f"ended what an earlier run had left: {found.name}, {found.processes} processes")
         sweep_temporary(job.confinement.uid)
-        watchdog = Watchdog.start(lock.fd, records, GPUS_FREE if job.resolved.needs_gpus else ())
+        watchdog = Watchdog.start(
+            lock.fd, records, gpus_free_command(share_of(job.resolved.box)) if job.resolved.needs_gpus else ()
+        )
         limit_s = CLEAN_UP_S
         try:
             with _told_if_cancelled(notebook):  # before the clean-up, which may outlive us
@@ -342,14 +349,14 @@ def _equipped(job: Job) -> tuple[Job, Make]:
         box=job.resolved.box,
         work=job.work,
         confinement=job.confinement,
-        gpu_arch=_gpu_arch() if job.resolved.needs_gpus else None,
+        gpu_arch=_gpu_arch(share_of(job.resolved.box)) if job.resolved.needs_gpus else None,
     )
     return job, by_uv(builder)
 
 
-def _gpu_arch() -> str | None:
+def _gpu_arch(share: GpuShare) -> str | None:
     try:
-        with Nvml.open() as nvml:
+        with Nvml.open(share.visible) as nvml:
             return cuda_arch(nvml)
     except NvmlAbsentError:
         return None  # the doctor tells
@@ -385,7 +392,11 @@ def _question(job: Job, watch: BoxWatch) -> str:
 
 
 def _watch(job: Job) -> BoxWatch:
-    return BoxWatch.open() if job.resolved.needs_gpus else BoxWatch(None, "no GPUs are used")
+    return (
+        BoxWatch.open(share=share_of(job.resolved.box))
+        if job.resolved.needs_gpus
+        else BoxWatch(None, "no GPUs are used")
+    )
 
 
 def _canary(job: Job, sides: Mapping[r.Side, BuiltSide]) -> CanarySetup:
@@ -394,14 +405,14 @@ def _canary(job: Job, sides: Mapping[r.Side, BuiltSide]) -> CanarySetup:
     if job.canary is not None:
         return replace(job.canary, confinement=job.confinement, readable=base.readable)
     gpus = job.resolved.needs_gpus
-    nccl = {**job.resolved.nccl, **job.resolved.box.env}
+    nccl = {**job.resolved.nccl, **job.resolved.box.env, **share_of(job.resolved.box).variables}
     return CanarySetup(
         python=base.python,
         device="cuda" if gpus else "cpu",
         ranks=_ranks(job) if gpus else 1,
         environment=nccl,
         confinement=job.confinement,
-        readable=base.readable,
+        readable=(*base.readable, *given_to(job.resolved, os.environ).readable),
     )
 
 

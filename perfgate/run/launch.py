@@ -27,7 +27,9 @@ from perfgate.engine.server import Server
 from perfgate.engine.watchdog import Watchdog
 from perfgate.errors import PerfgateError
 from perfgate.host.canary import CanaryProcess
+from perfgate.host.gpu import share_of
 from perfgate.host.handover import hand_over, take_back
+from perfgate.host.inputs import Given, check_seen, given_to
 from perfgate.host.sandbox import Confinement
 from perfgate.host.watch import BoxWatch
 from perfgate.probe.inside import copy_probe, probe_environment
@@ -141,6 +143,7 @@ class SglangBench:
             self._forget(home, probe_dir)
         plan = dataclasses.replace(self._plan(order, recipe, home, probe_dir), autotune=autotune)
         self.progress.launch_begins(order, self.notebook.run())
+        check_seen(self._given.files, self.confinement, self._given.readable)
         self._sing(order, "before")
         try:
             end = run_launch(
@@ -193,7 +196,7 @@ class SglangBench:
             stall_s=self.resolved.limits.launch_stall_s,
             stop_s=self.resolved.limits.stop_s,
             confinement=self.confinement,
-            readable=self._readable(recipe, built),
+            readable=self._readable(built),
             writable=(home.path, probe_dir),
             name=order.id,
         )
@@ -225,7 +228,7 @@ class SglangBench:
             home=home.variables,
             hf_home=self._hf_home,
             build=built.environment,
-            recipe=recipe.env,
+            recipe={**recipe.env, **(share_of(self.resolved.box).variables if self.resolved.profile.has_gpus else {})},
             nccl={**self.resolved.nccl, **self._nccl_tells(home)},
             probe=probe_environment(probe_dir, launch=order.id),
             tmp=Path("/tmp") if self.confinement.private_tmp else None,
@@ -238,10 +241,12 @@ class SglangBench:
             return {}
         return {**NCCL_TELLS, "NCCL_DEBUG_FILE": str(home.path / NCCL_FOLDER / "%h.%p")}
 
-    def _readable(self, recipe: ResolvedRecipe, built: BuiltSide) -> tuple[Path, ...]:
-        models = (Path(path) for path in (recipe.model_path, recipe.draft_path) if path and path.startswith("/"))
-        hub = (self._hf_home,) if self._hf_home else ()
-        return (*built.readable, built.tree, self._probe.parent, *models, *hub)
+    def _readable(self, built: BuiltSide) -> tuple[Path, ...]:
+        return (*built.readable, built.tree, self._probe.parent, *self._given.readable)
+
+    @cached_property
+    def _given(self) -> Given:
+        return given_to(self.resolved, os.environ)
 
     @property
     def _hf_home(self) -> Path | None:

@@ -16,7 +16,9 @@ from pathlib import Path
 from tests.needs import require
 
 SOURCE = Path(__file__).with_name("nvml_standin.c")
+CUDA_SOURCE = Path(__file__).with_name("cuda_standin.c")
 LIBRARY = "libnvidia-ml.so.1"
+CUDA = "libcuda.so.1"
 POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE, IDLE = 0x4, 0x8, 0x20, 0x40, 0x80, 0x1
 LOST = 15
 
@@ -122,12 +124,30 @@ HEALTHY = Scene()
 
 
 def build(folder: Path) -> Path:
-    """The library in `folder`. Needs a C compiler."""
+    """The library in `folder`, and CUDA's beside it. Needs a C compiler."""
+    build_cuda(folder)
+    return _compiled(folder / LIBRARY, SOURCE)
+
+
+def build_cuda(folder: Path, **defined: str) -> Path:
+    """A driver's library; `defined`: see its source."""
+    return _compiled(folder / CUDA, CUDA_SOURCE, *(f"-D{name}={value}" for name, value in defined.items()))
+
+
+def _compiled(library: Path, source: Path, *more: str) -> Path:
     require("gcc")
-    library = folder / LIBRARY
-    flags = ["-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-pthread", f"-Wl,-soname,{LIBRARY}"]
-    subprocess.run(["gcc", *flags, "-o", library, SOURCE], check=True)
+    flags = ["-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-pthread", f"-Wl,-soname,{library.name}"]
+    subprocess.run(["gcc", *flags, *more, "-o", library, source], check=True)
     return library
+
+
+def nvcc(folder: Path, release: str = "13.0") -> Path:
+    """A folder with an nvcc that says what it is, and no more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "nvcc"
+    program.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.1'\n")
+    program.chmod(0o755)
+    return folder
 
 
 def load(library: Path) -> None:

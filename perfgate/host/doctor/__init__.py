@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfgate.config.model import BoxFile, Resolved
+from perfgate.config.model import BoxFile, BuildRules, Resolved
 from perfgate.config.profile import Profile
 from perfgate.errors import PerfgateError
 from perfgate.host.canary import CanarySetup
-from perfgate.host.doctor.gpu_checks import absent_check, gpu_checks
+from perfgate.host.doctor.cuda_checks import compiler_checks, cuda_check, wake_gpus
+from perfgate.host.doctor.gpu_checks import absent_check, gpu_checks, other_machine
 from perfgate.host.doctor.software_checks import (
     box_file_check,
     isolation_check,
@@ -26,9 +27,11 @@ from perfgate.host.doctor.software_checks import (
     tool_checks,
 )
 from perfgate.host.doctor.system_checks import disk_checks, system_checks
-from perfgate.host.gpu import GpuBox, describe_gpus
+from perfgate.host.gpu import GpuBox, describe_gpus, share_of
+from perfgate.host.inputs import given_to, remedy_for, unseen
 from perfgate.host.nvml import Nvml, NvmlAbsentError
 from perfgate.host.public import public
+from perfgate.host.sandbox import UNCONFINED, Confinement
 from perfgate.host.system import SystemWatch, describe_system
 from perfgate.records import Check, Doctor
 
@@ -49,6 +52,8 @@ class Patient:
     canary: CanarySetup | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     rest_s: float = REST_S
+    confinement: Confinement = UNCONFINED  # as servers run
+    named: bool = False  # tell processes by name: for the box's owner alone
 
     @property
     def needs_gpus(self) -> bool:
@@ -72,9 +77,12 @@ def run_doctor(patient: Patient) -> Doctor:
         lambda: nccl_checks(patient.nccl, number, patient.box.run_as, patient.environment),
         lambda: lock_check(patient.box, ours=patient.holds_lock),
         lambda: iter([isolation_check(patient.box)]),
+        lambda: _cuda(patient, gpus),
+        lambda: _compilers(patient, gpus),
         lambda: tool_checks(patient.box, gpus=patient.needs_gpus, search=patient.environment.get("PATH", "")),
         lambda: disk_checks(Path(patient.box.state_dir), _min_free_gb(patient)),
         lambda: _models(patient),
+        lambda: _given(patient),
         lambda: _canary(patient),
     )
     checks = tuple(check for part in parts for check in _safely(part))
@@ -103,13 +111,55 @@ def _safely(part: Callable[[], Iterator[Check]]) -> list[Check]:
 def _gpus(patient: Patient) -> tuple[GpuBox | None, list[Check]]:
     if not patient.needs_gpus:
         return None, [absent_check("by box file or profile", required=False)]
+    if (other := other_machine()) is not None:
+        return None, [other]
+    share = share_of(patient.box, patient.environment)
     try:
-        nvml = Nvml.open()
+        nvml = Nvml.open(share.visible)
     except NvmlAbsentError as error:
         return None, [absent_check(str(error), required=True)]
     with nvml:
+        wake_gpus(patient.environment)
         box = describe_gpus(nvml, time.monotonic())
-    return box, list(gpu_checks(box))
+    return box, list(gpu_checks(box, share, named=patient.named))
+
+
+def _cuda(patient: Patient, gpus: GpuBox | None) -> Iterator[Check]:
+    if gpus is not None and gpus.gpus:
+        share = share_of(patient.box, patient.environment)
+        yield cuda_check(patient.confinement, {**patient.environment, **share.variables}, len(gpus.gpus))
+
+
+def _compilers(patient: Patient, gpus: GpuBox | None) -> Iterator[Check]:
+    if gpus is None:
+        return
+    resolved = patient.resolved
+    yield from compiler_checks(
+        patient.box,
+        resolved.recipes if resolved else (),
+        python=(resolved.build if resolved else BuildRules()).python,
+        search=patient.environment.get("PATH", ""),
+        driver_cuda=gpus.cuda,
+    )
+
+
+def _given(patient: Patient) -> Iterator[Check]:
+    """Files that servers are given, looked at as the confined user."""
+    if patient.resolved is None or not patient.profile.has_gpus:
+        return
+    given = given_to(patient.resolved, patient.environment)
+    hidden = unseen(given.files, patient.confinement, given.readable)
+    if hidden:
+        yield Check(
+            name="given files",
+            status="fail",
+            text=f"the confined user cannot read {public(str(hidden[0]))}"
+            + (f", nor {len(hidden) - 1} more" if len(hidden) > 1 else ""),
+            why="a server would fail where it reads it, or run without it unsaid",
+            remedy=remedy_for(hidden[0]),
+        )
+    elif given.files:
+        yield Check(name="given files", status="ok", text=f"{len(given.files)} can be read as {patient.confinement}")
 
 
 def _rest(seconds: float) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
-from perfgate.host.gpu import BAD_REASONS, GpuBox, GpuFacts, GpuReading, why_not_free
+from perfgate.host.gpu import ALL_GPUS, BAD_REASONS, GpuBox, GpuFacts, GpuReading, GpuShare, why_not_free
 from perfgate.records import Check
 
 AT_WORK = 2  # performance states up to this one: the link runs at full speed
@@ -25,7 +27,22 @@ def absent_check(reason: str, *, required: bool) -> Check:
     )
 
 
-def gpu_checks(box: GpuBox) -> Iterator[Check]:
+def other_machine(root: Path = Path("/"), machine: str | None = None) -> Check | None:
+    """What perfgate was not made for, told in one line instead of asking for a driver that does not exist."""
+    machine = machine or platform.machine()
+    amd = (root / "dev/kfd").exists() and not (root / "dev/nvidiactl").exists()
+    if not amd and machine == "x86_64":
+        return None
+    return Check(
+        name="gpus",
+        status="fail",
+        text="AMD GPUs, no NVIDIA GPU: not supported" if amd else f"{machine}: no NVIDIA GPU of an x86_64 machine",
+        why="perfgate reads NVML and NCCL, and builds for CUDA on x86_64",
+        remedy="measure on an x86_64 machine with NVIDIA GPUs, or say `gpus: none` in the box file",
+    )
+
+
+def gpu_checks(box: GpuBox, share: GpuShare = ALL_GPUS, *, named: bool = False) -> Iterator[Check]:
     """One check per thing; which GPUs it is about stands in its text."""
     if not box.gpus:
         yield Check(
@@ -39,7 +56,7 @@ def gpu_checks(box: GpuBox) -> Iterator[Check]:
     yield _present(box)
     if lost := [reading.index for reading in box.readings if reading.lost]:
         yield _lost(lost)
-    yield _free(box)
+    yield _free(box, share, named)
     yield from _mig(box.gpus)
     yield _alike(box.gpus)
     yield _links(box)
@@ -65,16 +82,18 @@ def _lost(lost: list[int]) -> Check:
     )
 
 
-def _free(box: GpuBox) -> Check:
-    if busy := why_not_free(box):
+def _free(box: GpuBox, share: GpuShare, named: bool) -> Check:
+    if busy := why_not_free(box, share=share, named=named):
         return Check(
             name="gpus free",
             status="fail",
             text="; ".join(busy),
             why="whatever runs beside a measurement is measured, too",
-            remedy="nvidia-smi; end it, or wait",
+            remedy="nvidia-smi; end it, wait, or let one that stays stay: residents: {NAME: MIB} in the box file",
         )
-    return Check(name="gpus free", status="ok", text="no other processes, no memory in use")
+    stay = sorted({str(one.name) for processes in box.processes for one in processes if share.allows(one)})
+    others = f"nobody but {', '.join(stay)}, which may stay" if stay else "no other processes, no memory in use"
+    return Check(name="gpus free", status="ok", text=others)
 
 
 def _mig(gpus: Sequence[GpuFacts]) -> Iterator[Check]:

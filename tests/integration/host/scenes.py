@@ -18,7 +18,7 @@ from perfgate.errors import PerfgateError
 from perfgate.records import Plan, Side
 from perfgate.records.files import read_facts
 from tests.integration.gate.harness import PLAIN, Done, World, acting, finished, merged
-from tests.nvml import HEALTHY, Scene, environment
+from tests.nvml import HEALTHY, Scene, environment, nvcc
 from tests.standin import Behaviour
 
 AT_WORK = HEALTHY.loaded().all(memory_used_mib=2)
@@ -84,6 +84,6 @@ def world_of(
         root,
         head=head or acting(),
         config=merged(SETTINGS, config or {}),
-        box={"gpus": "required"},
+        box={"gpus": "required", "tools": {"nvcc": str(nvcc(root / "sglang-tools"))}},
         state=state,
     )

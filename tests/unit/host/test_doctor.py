@@ -17,7 +17,7 @@ from perfgate.config.layer import load_box_layer
 from perfgate.config.model import BoxFile, Resolved, ResolvedRecipe, Workload
 from perfgate.config.profile import Profile
 from perfgate.host import doctor as module
-from perfgate.host import sandbox
+from perfgate.host import trial
 from perfgate.host.cgroup import CgroupLimits
 from perfgate.host.doctor import Patient, run_doctor, why_refused
 from perfgate.host.doctor.software_checks import (
@@ -47,6 +47,9 @@ def confined(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trial of the isolation is sandbox's own business, and takes its time."""
     fine = Check(name="isolation: bubblewrap", status="ok", text="PR code is confined by bubblewrap")
     monkeypatch.setattr(module, "isolation_check", lambda _box: fine)
+    monkeypatch.setattr(module, "wake_gpus", lambda _environment: None)
+    monkeypatch.setattr(module, "cuda_check", lambda *_: Check(name="cuda", status="ok", text="8 GPUs answer"))
+    monkeypatch.setattr(module, "compiler_checks", lambda *_, **__: iter(()))
     monkeypatch.setattr(module, "DEFAULT_MIN_FREE_GB", 0.0)  # nor is this machine's disk meant
 
 
@@ -443,5 +446,5 @@ def test_the_isolation_that_the_box_file_means_is_told(
     def refused(kind: Isolation, *, run_as: str | None) -> Check:
         return Check(name=f"isolation: {kind}", status="fail", text="no")
 
-    monkeypatch.setattr(sandbox, "available", refused)
+    monkeypatch.setattr(trial, "available", refused)
     assert isolation_check(BoxFile(run_as=run_as)).name == f"isolation: {meant}"

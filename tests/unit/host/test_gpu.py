@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from perfgate.host.gpu import GpuBox, GpuReading, describe_gpus, read_gpus, why_not_free
+from perfgate.config.model import BoxFile
+from perfgate.host.gpu import GpuBox, GpuReading, describe_gpus, read_gpus, share_of, why_not_free
+from perfgate.host.gpus_free import gpus_free_command
 from perfgate.host.nvml import Nvml, NvmlAbsentError
 from perfgate.host.telemetry import GpuTelemetry, summary
 from perfgate.records.files import short_hash
@@ -208,3 +212,38 @@ def test_absent_sensors_stay_absent_in_the_summary() -> None:
     seen = summary([GpuReading(index=0, at=0.0, lost=False), GpuReading(index=0, at=1.0, lost=False)])
     for name in ("sm_clock_mhz", "temperature_c", "power_w", "pcie", "throttle", "thermal_ms", "pcie_replays"):
         assert seen[name] is None, name
+
+
+def test_a_resident_may_stay_within_its_memory_and_nobody_else(play: Play) -> None:
+    name = Path("/proc/self/comm").read_text().strip()
+    play(HEALTHY.gpu(1, graphics=f"{os.getpid()}:4"))
+    share = share_of(BoxFile(residents={name: 64}), {})
+    with Nvml.open() as nvml:
+        seen = describe_gpus(nvml, 0.0)
+    assert why_not_free(seen, share=share) == ()
+    assert why_not_free(seen, share=share_of(BoxFile(residents={name: 1}), {})) != ()
+    (told,) = why_not_free(seen, named=True)
+    assert f"({name}, 4 MiB)" in told
+    assert name not in why_not_free(seen)[0]
+
+
+def test_one_set_of_gpus_by_number_or_uuid(play: Play) -> None:
+    play(HEALTHY.gpu(2, processes="77:4096"))
+    for said in ("0,1,5", "GPU-00000000,GPU-00000001,GPU-00000005"):
+        share = share_of(BoxFile(env={"CUDA_VISIBLE_DEVICES": said}), {"CUDA_VISIBLE_DEVICES": "7"})
+        with Nvml.open(share.visible) as nvml:
+            seen = describe_gpus(nvml, 0.0)
+            assert [reading.index for reading in read_gpus(nvml, 0.0)] == [0, 1, 5]
+        assert [gpu.index for gpu in seen.gpus] == [0, 1, 5]
+        assert why_not_free(seen, share=share) == ()
+        assert share.variables == {"CUDA_VISIBLE_DEVICES": said, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert share_of(BoxFile(), {}).visible is None
+    assert share_of(BoxFile(), {"CUDA_VISIBLE_DEVICES": "7"}).visible == ("7",)
+
+
+def test_the_watchdog_asks_about_the_same_gpus(play: Play, nvml_library: Path) -> None:
+    play(HEALTHY.gpu(2, processes="77:4096"))
+    mine = gpus_free_command(share_of(BoxFile(env={"CUDA_VISIBLE_DEVICES": "0,1"}), {}))
+    every = gpus_free_command(share_of(BoxFile(), {}))
+    about = {**os.environ, "LD_LIBRARY_PATH": str(nvml_library.parent)}
+    assert [subprocess.run(command, env=about, check=False).returncode for command in (mine, every)] == [0, 1]
