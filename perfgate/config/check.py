@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from perfgate.config.model import Config, KeyPath, Recipe, Workload
 from perfgate.config.yaml import Problem
+from perfgate.text import listed
 
 SAME_FLAG = {
     "model": "model-path",
@@ -74,6 +75,10 @@ OWN_PREFIXES: Mapping[str, str] = {
 BOX_ONLY: Mapping[str, str] = {
     "LD_LIBRARY_PATH": "folders differ between boxes: give it in the `env` of the box file",
 }
+READ_FLAGS = frozenset({"speculative-algorithm", "tp-size", "pp-size", "dp-size", "device", "attention-backend"})
+"""Flags that perfgate itself goes by: abbreviated, as SGLang takes them, it would not know them."""
+
+OVERRIDDEN_NCCL = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")
 SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)S?$", re.I)
 SECRET_VALUE = re.compile(r"^(hf_|gh[opsur]_|github_pat_|sk-|glpat-|xox[abp]-|AKIA)[A-Za-z0-9_-]{12,}$")
 
@@ -113,7 +118,20 @@ def check_flags(flags: Mapping[str, Any], path: KeyPath) -> Iterator[Problem]:
             yield Problem(
                 (*path, name), f"is not yours to set: {OWN_FLAGS.get(kept, 'servers are private to the box')}"
             )
+        yield from check_abbreviation(name, {*OWN_FLAGS, *READ_FLAGS}, path)
         yield from _check_flag_value(flags[name], (*path, name))
+
+
+def check_abbreviation(name: str, known: Collection[str], path: KeyPath) -> Iterator[Problem]:
+    """SGLang takes the beginning of a flag's name for the flag; what is meant shall be written in full."""
+    short = flag_name(name)
+    meant = sorted(flag for flag in known if flag.startswith(short))
+    if short in known or short in SAME_FLAG.values() or not meant:
+        return
+    if len(meant) == 1:
+        yield Problem((*path, name), f"is short for {meant[0]}: write it in full")
+    else:
+        yield Problem((*path, name), f"is ambiguous: write {listed(meant, 4)} in full")
 
 
 def _check_flag_value(value: Any, path: KeyPath) -> Iterator[Problem]:
@@ -137,9 +155,15 @@ def _why_not(name: str, value: str, box: bool) -> str | None:
         return OWN_VARIABLES[name]
     if not box and name in BOX_ONLY:
         return BOX_ONLY[name]
-    if SECRET_NAME.search(name) or SECRET_VALUE.match(value):
+    if _names_a_secret(name, value) or SECRET_VALUE.match(value):
         return "it looks like a secret, and servers run code of pull requests"
     return next((reason for prefix, reason in OWN_PREFIXES.items() if name.startswith(prefix)), None)
+
+
+def _names_a_secret(name: str, value: str) -> bool:
+    """A number of tokens is none (SGLANG_TWO_STREAM_MAX_TOKENS)."""
+    counts = re.search(r"TOKENS?$", name, re.I) and re.fullmatch(r"-?[0-9.]{1,12}|true|false", value, re.I)
+    return bool(SECRET_NAME.search(name)) and not counts
 
 
 def check_nccl(variables: Mapping[str, str], path: KeyPath) -> Iterator[Problem]:
@@ -181,6 +205,8 @@ def _circle(name: str, recipes: Mapping[str, Recipe]) -> tuple[str, ...]:
 def nccl_notes(variables: Mapping[str, str]) -> Iterator[str]:
     """NCCL says nothing about a variable it does not know, so a slip of the pen silently loses the tuning."""
     for name in variables:
+        if name in OVERRIDDEN_NCCL:
+            yield f"nccl: {name} has no effect: perfgate sets it, to read from NCCL itself what it took"
         if name not in known_nccl() and (like := nearest(name, known_nccl(), 0.85)):
             yield f"nccl: perfgate knows no {name}, and NCCL ignores what it does not know: is {like} meant?"
 

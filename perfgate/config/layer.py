@@ -56,7 +56,7 @@ def load_layer(text: bytes, name: str) -> Config:
 def is_box_layer(text: bytes) -> bool:
     """Whether a file has keys that only the box's file has, and none that only a perfgate.yml has."""
     try:
-        value = read(text, "", _is_variable).value
+        value = read(text, "", _is_word).value
     except Unreadable:
         return False
     keys = set(value) if isinstance(value, dict) else set()
@@ -81,7 +81,7 @@ def _raise_if(source: Source, problems: Iterable[Problem]) -> None:
 
 def _read(text: bytes, name: str, model: type[M]) -> tuple[M, Document]:
     try:
-        document = read(text, name, _is_variable)
+        document = read(text, name, _is_word)
     except Unreadable as error:
         raise ConfigError(Source(name), [error.problem]) from error
     problems = list(document.problems)
@@ -100,8 +100,12 @@ def _line_in(document: Document, problem: Problem) -> int:
     return problem.line or document.source.line(problem.path) or 0
 
 
-def _is_variable(path: KeyPath) -> bool:
-    """Values of environment variables are taken as they are written: 1, on and 0x10 mean those letters."""
+def _is_word(path: KeyPath) -> bool:
+    """Values that are taken as they are written: of environment variables (1, on and 0x10 mean those letters), and
+    where `off` is one of the words that may stand there.
+    """
+    if path[:2] in (("environment", "rules"), ("github", "auto"), ("caches", "autotune")):
+        return True
     return len(path) > 1 and path[-2] in ("env", "nccl") and path[0] in ("env", "nccl", "recipes")
 
 

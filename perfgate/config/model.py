@@ -225,12 +225,7 @@ BoxRule = Literal[
 """What can make a measurement say nothing about a commit."""
 
 
-def _word_off(value: object) -> object:
-    """YAML reads a bare `off` as false."""
-    return "off" if value is False else value
-
-
-Consequence = Annotated[Literal["environment", "warn", "off"], BeforeValidator(_word_off)]
+Consequence = Literal["environment", "warn", "off"]
 
 
 class EnvironmentRules(_Model):

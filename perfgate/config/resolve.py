@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from perfgate.config.check import check_extends, flag_name, nccl_notes
+from perfgate.config.check import check_abbreviation, check_extends, flag_name, nccl_notes
 from perfgate.config.layer import ConfigError, load_layer
-from perfgate.config.model import BoxFile, Config, FlagValue, MetricRule, Recipe, Resolved, ResolvedRecipe
+from perfgate.config.model import BoxFile, Config, FlagValue, MetricRule, Recipe, Resolved, ResolvedRecipe, Source
 from perfgate.config.profile import Profile
 from perfgate.config.yaml import Problem
 from perfgate.records import MetricPlan
@@ -134,7 +134,7 @@ def _without_model(name: str, recipe: Recipe) -> Iterator[Problem]:
         return
     if recipe.model is None:
         yield Problem(("recipes", name), "has no model: give `model`, or `enabled: false`")
-    if recipe.draft is None and _needs_draft(recipe.flags):
+    if recipe.draft is None and algorithm_of(recipe.flags) in NEEDS_A_DRAFT:
         yield Problem(("recipes", name), "has no draft model: give `draft`, or `enabled: false`")
 
 
@@ -142,8 +142,34 @@ def is_speculative(flags: Mapping[str, FlagValue]) -> bool:
     return bool(flags.get("speculative-algorithm"))
 
 
-def _needs_draft(flags: Mapping[str, FlagValue]) -> bool:
-    return str(flags.get("speculative-algorithm", "")).upper() in ("EAGLE", "EAGLE3", "STANDALONE")
+NEEDS_A_DRAFT = ("EAGLE3", "STANDALONE")
+MAY_BRING_ITS_OWN = ("EAGLE", "NEXTN")
+"""Without a draft the layers of multi-token prediction that the target brings draft: DeepSeek's, GLM's."""
+
+
+def algorithm_of(flags: Mapping[str, FlagValue]) -> str:
+    return str(flags.get("speculative-algorithm") or "").upper()
+
+
+def draft_notes(recipes: Iterable[ResolvedRecipe]) -> Iterator[str]:
+    for recipe in recipes:
+        if recipe.draft is None and algorithm_of(recipe.flags) in MAY_BRING_ITS_OWN:
+            yield (
+                f"{recipe.name} has no draft: fine where {recipe.model} brings layers of multi-token prediction, as"
+                " DeepSeek and GLM do; else give `draft`"
+            )
+
+
+def refuse_abbreviations(resolved: Resolved, known: frozenset[str]) -> None:
+    """`known`: the flags of the tree that will be served; empty where they could not be read. Raises ConfigError."""
+    problems = [
+        problem
+        for recipe in resolved.recipes
+        for name in recipe.flags
+        for problem in check_abbreviation(name, known, ("recipes", recipe.name, "flags"))
+    ]
+    if problems:
+        raise ConfigError(Source("perfgate.yml"), problems)
 
 
 def metrics_of(flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
@@ -175,10 +201,11 @@ def resolve(config: Config, box: BoxFile | None = None, *overlays: Config, profi
     if problems:
         raise ConfigError(config._source, problems)
     nccl = {**together.nccl, **box.nccl}
+    recipes = tuple(
+        _resolved(name, recipe, together, box) for name, recipe in flattened(together).items() if recipe.enabled
+    )
     resolved = Resolved(
-        recipes=tuple(
-            _resolved(name, recipe, together, box) for name, recipe in flattened(together).items() if recipe.enabled
-        ),
+        recipes=recipes,
         nccl=nccl,
         limits=together.limits,
         errors=together.errors,
@@ -189,7 +216,7 @@ def resolve(config: Config, box: BoxFile | None = None, *overlays: Config, profi
         box=box,
         profile=profile,
         hash="",
-        notes=tuple(nccl_notes(nccl)),
+        notes=(*nccl_notes(nccl), *draft_notes(recipes)),
     )
     canonical = json.dumps(resolved.as_data(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return dataclasses.replace(resolved, hash=short_hash(canonical))

@@ -21,7 +21,7 @@ from perfgate.build.autotune import mode_for
 from perfgate.build.environment import Builder, search_path
 from perfgate.build.work import LocalWork, work_for, work_of_fixed
 from perfgate.config.model import Resolved
-from perfgate.config.resolve import metric_plans
+from perfgate.config.resolve import metric_plans, refuse_abbreviations
 from perfgate.cpu.environment import prepare
 from perfgate.cpu.profile import layers, models
 from perfgate.engine.faults import LaunchError
@@ -74,6 +74,7 @@ from perfgate.run.plan import (
 from perfgate.run.progress import Progress, minutes_left
 from perfgate.run.settle import settled_plan
 from perfgate.run.signals import Cancelled, cancellable
+from perfgate.source.arguments import server_flags
 from perfgate.source.repository import Repository
 from perfgate.store.folders import Store
 
@@ -133,7 +134,8 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
     base, head = find_commits(repository, request)
     configuration = find_configuration(repository, request, layers)
     resolved = configuration.resolved
-    commits = compare_commits(repository, base, head, resolved.ignore_paths, cpu_serves=resolved.profile == "cpu")
+    commits = compare_commits(repository, base, head, resolved.ignore_paths, cpu_serves=not resolved.profile.has_gpus)
+    refuse_abbreviations(resolved, server_flags(repository, base.sha))
     with Store(Path(resolved.box.state_dir).absolute(), resolved.caches) as store, cancellable():
         hidden = (store.root, *request.hidden)
         confinement = choose(resolved.box.isolation, run_as=resolved.box.run_as, hidden=hidden)

@@ -132,6 +132,18 @@ ONE_LINE = [
         "3: recipes.eagle3.flags.--tp-size: must be a flag's name in small letters, without the leading dashes"
         " → did you mean tp-size?",
     ),
+    (
+        "recipes:\n  eagle3:\n    flags: {speculative-algo: EAGLE3}\n",
+        "3: recipes.eagle3.flags.speculative-algo: is short for speculative-algorithm: write it in full",
+    ),
+    (
+        "recipes:\n  eagle3:\n    flags: {api-k: x}\n",
+        "3: recipes.eagle3.flags.api-k: is short for api-key: write it in full",
+    ),
+    (
+        "recipes:\n  eagle3:\n    flags: {n: 2}\n",
+        "3: recipes.eagle3.flags.n: is ambiguous: write nccl-port, nnodes and node-rank in full",
+    ),
     # variables
     (
         "recipes:\n  eagle3:\n    env: {HF_TOKEN: x}\n",

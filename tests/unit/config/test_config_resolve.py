@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfgate.config.files import load, metric_plans, resolve
+from perfgate.config.files import ConfigError, load, metric_plans, resolve
 from perfgate.config.model import BoxFile, Resolved
+from perfgate.config.resolve import refuse_abbreviations
 from perfgate.config.yaml import plain_value
 from perfgate.records import METRICS
+from perfgate.source.arguments import flags_in
 
 MODELS = "recipes:\n  baseline: {model: org/target}\n  eagle3: {draft: org/draft}\n"
 
@@ -19,6 +21,62 @@ MODELS = "recipes:\n  baseline: {model: org/target}\n  eagle3: {draft: org/draft
 def resolved(text: str = MODELS, box: BoxFile | None = None, *overlays: str) -> Resolved:
     layers = [load(overlay.encode(), "overlay.yml") for overlay in overlays]
     return resolve(load(text.encode(), "perfgate.yml"), box, *layers)
+
+
+def test_a_number_of_tokens_is_no_secret_and_a_token_is() -> None:
+    env = "recipes:\n  eagle3:\n    env: {SGLANG_TWO_STREAM_MAX_TOKENS: 1024, MY_TOKENS: true, X_NUM_TOKEN: 8}\n"
+    assert load(env.encode(), "x.yml").recipes["eagle3"].env["SGLANG_TWO_STREAM_MAX_TOKENS"] == "1024"
+    for secret in ("MY_TOKEN: abcdef", "ADMIN_TOKENS: abc1", "DB_PASSWORD: 12345"):
+        with pytest.raises(ConfigError, match="looks like a secret"):
+            load(f"recipes:\n  eagle3:\n    env: {{{secret}}}\n".encode(), "x.yml")
+
+
+@pytest.mark.parametrize(("algorithm", "legal"), [("EAGLE", True), ("NEXTN", True), ("EAGLE3", False)])
+def test_multi_token_prediction_in_the_target_needs_no_draft(algorithm: str, legal: bool) -> None:
+    flags = f"flags: {{speculative-algorithm: {algorithm}}}"
+    text = f"recipes:\n  baseline: {{model: zai-org/GLM-4.5}}\n  eagle3: {{{flags}}}\n"
+    if not legal:
+        with pytest.raises(ConfigError, match="has no draft model"):
+            resolved(text)
+        return
+    (note,) = resolved(text).notes
+    assert note.startswith("eagle3 has no draft: fine where zai-org/GLM-4.5 brings layers of multi-token prediction")
+
+
+def test_a_debug_setting_that_perfgate_overrides_is_told() -> None:
+    (note,) = resolved(MODELS + "nccl: {NCCL_DEBUG: WARN}\n").notes
+    assert note == "nccl: NCCL_DEBUG has no effect: perfgate sets it, to read from NCCL itself what it took"
+
+
+def test_a_flag_that_the_tree_knows_by_a_longer_name_is_refused() -> None:
+    known = frozenset({"mem-fraction-static", "mem-other", "cuda-graph-bs", "max-total-tokens", "model", "model-path"})
+    text = MODELS.replace("target}", "target, flags: {FLAG: 1}}")
+    for flag, refused in {
+        "max-total": "is short for max-total-tokens: write it in full",
+        "mem": "is ambiguous: write mem-fraction-static and mem-other in full",
+        "mem-fraction-static": "",
+        "new-flag": "",
+    }.items():
+        config = resolved(text.replace("FLAG", flag))
+        if refused:
+            with pytest.raises(ConfigError, match=refused):
+                refuse_abbreviations(config, known)
+        else:
+            refuse_abbreviations(config, known)
+        refuse_abbreviations(config, frozenset())  # nothing is known: nothing is refused
+
+
+def test_flags_are_found_in_both_shapes_of_server_args() -> None:
+    old = b'parser.add_argument("--tp-size", "--tensor-parallel-size", type=int)'
+    new = b"class Spec:\n    speculative_algorithm: A[str, Arg(help='--x y')] = None\n"
+    assert {"tp-size", "tensor-parallel-size", "speculative-algorithm"} <= flags_in([old, new, b"no python ("])
+
+
+@pytest.mark.parametrize("written", ["off", '"off"', "'off'"])
+def test_off_is_a_word_where_it_may_stand(written: str) -> None:
+    text = f"environment: {{rules: {{neighbour: {written}}}}}\ncaches: {{autotune: {written}}}\n"
+    config = load(text.encode(), "x.yml")
+    assert config.environment.of("neighbour") == config.caches.autotune == "off"
 
 
 def test_defaults_suit_eight_gpus() -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from perfgate.config.files import builtin, example, load, reference, schema
-from perfgate.config.layer import load_box_layer
+from perfgate.config.layer import is_box_layer, load_box_layer
 from perfgate.config.model import BoxFile, Config, _Model
 from perfgate.config.resolve import merge
 
@@ -106,11 +106,21 @@ def test_the_docs_hold_the_tables_of_the_models() -> None:
     assert table == wanted, "run the tests once with PERFGATE_UPDATE_SNAPSHOTS=1"
 
 
-def test_the_examples_of_the_docs_load() -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), flags=re.S)
-    assert blocks
-    for block in blocks:
-        if block.startswith("# box"):
-            load_box_layer(block.encode(), "docs")
-        else:
-            load(block.encode(), "docs")
+EXAMPLES = [
+    (path.name, block)
+    for path in (*sorted(DOCS.parent.glob("*.md")), DOCS.parents[1] / "README.md")
+    for block in re.findall(r"```ya?ml\n(.*?)```", path.read_text(), flags=re.S)
+    if not re.search(r"^(on|jobs|runs):|uses:", block, flags=re.M)  # workflows
+]
+
+
+@pytest.mark.parametrize(("name", "block"), EXAMPLES, ids=[name for name, _ in EXAMPLES])
+def test_every_example_of_every_document_loads(name: str, block: str) -> None:
+    if is_box_layer(block.encode()) or block.startswith("# box"):
+        load_box_layer(block.encode(), name)
+    else:
+        load(block.encode(), name)
+
+
+def test_the_documents_have_examples() -> None:
+    assert {"box.md", "configuration.md", "github.md"} <= {name for name, _ in EXAMPLES}
