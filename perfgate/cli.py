@@ -76,6 +76,7 @@ def gate(
     recipes: Annotated[str | None, typer.Option(help="Only these recipes, separated by commas.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
     seed: Annotated[int | None, typer.Option(help="Of the order of launches. Default: drawn.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Measure a diff that touches nothing served, too.")] = False,
     wait: Annotated[float, typer.Option(help="Minutes to wait for the box when another gate has it.")] = 0.0,
 ) -> None:
     """Build two commits, serve both in alternation, compare them, and say whether head is slower.
@@ -100,6 +101,7 @@ def gate(
         recipes=tuple(name.strip() for name in recipes.split(",")) if recipes else (),
         resume=resume,
         seed=seed,
+        force=force,
         wait_s=wait * 60,
     )
     _end(run_gate(request, Progress()))

@@ -18,7 +18,7 @@ import psutil
 from perfgate.config.files import load_box
 from perfgate.config.model import BoxFile
 from perfgate.errors import Exit, PerfgateError
-from perfgate.github.commits import Origin, fetch_commits
+from perfgate.github.commits import Origin, collect_garbage, fetch_commits
 from perfgate.github.job import Job, job_of
 from perfgate.github.request import Request, request_from_line
 from perfgate.host.public import public
@@ -29,6 +29,7 @@ from perfgate.run.gate import Outcome, run_gate
 from perfgate.run.plan import GateRequest
 from perfgate.run.progress import Progress
 from perfgate.run.public import write_public
+from perfgate.store.folders import Store
 from perfgate.text import visible
 
 WAIT_FOR_BOX_S = 30 * 60.0  # where another runner's gate has the box; a part of respond.SLACK_MINUTES
@@ -66,8 +67,9 @@ def _gate(job: Job, request: Request, box: Path, about: BoxFile, token: str, pro
     runner = runner_folders(os.environ)
     if request.fork:
         check_isolated(choose(about.isolation, run_as=about.run_as).kind, runner)
-    repository = fetched(job, request, Path(about.state_dir), token)
-    return run_gate(gate_request(request, repository, box, runner), progress)
+    with Store(Path(about.state_dir)) as store:
+        repository = fetched(job, request, store, token)
+        return run_gate(gate_request(request, repository, box, runner), progress)
 
 
 def check_isolated(kind: Isolation, runner: Sequence[Path]) -> None:
@@ -91,11 +93,13 @@ def _open_to_all(folder: Path) -> bool:
     return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents) if path.exists())
 
 
-def fetched(job: Job, request: Request, state: Path, token: str) -> Path:
-    """The box's own copy of the repository, with the commits of the request in it."""
+def fetched(job: Job, request: Request, store: Store, token: str) -> Path:
+    """The box's own copy of the repository, with the commits of the request in it; held until the store is closed."""
     name = re.sub(r"[^A-Za-z0-9.-]", "_", f"{job.server_url.partition('://')[2]}_{request.repository.lower()}")
-    folder = state / "repositories" / f"{name}.git"
-    fetch_commits(folder, Origin(job.clone_url, token), (request.base, request.head, request.config), blobs=True)
+    folder = store.use("repositories", f"{name}.git")
+    origin = Origin(job.clone_url, token)
+    fetch_commits(folder, origin, (request.base, request.head, request.config), blobs=True)
+    collect_garbage(folder, origin)
     return folder
 
 

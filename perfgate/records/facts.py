@@ -263,6 +263,7 @@ class Plan(Fact):
     ] = ()  # what the result has to say about the conditions, e.g. the cpu profile's fixed environment
     calibration: bool = False  # one commit against itself, every pair measured: to learn the box's noise
     touched: tuple[Touched, ...] = ()  # the commits between base and head, newest first, as far as they are few
+    diff_reason: str = ""  # one sentence with paths in it, which strangers choose
     measured: tuple[str, ...] = ()  # recipes that get pairs, where not all do; the others stand on earlier runs' pairs
 
     @property

@@ -26,7 +26,7 @@ def conclude(run: Path) -> r.Result:
     earlier = kept_evidence(run, facts.plan.continues)
     skipped = None
     if facts.plan.diff_class == "nothing" and not facts.launches and not facts.plan.calibration:
-        skipped = "Nothing to measure: the diff touches no code that serves."
+        skipped = facts.plan.diff_reason or "Nothing to measure: the diff touches no code that serves."
     result = judge_run(facts, assess_environment(facts), earlier, skipped)
     write_result(run, result)
     write_whole(run / COMMENT_FILE, render_comment(result))

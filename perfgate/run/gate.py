@@ -131,10 +131,11 @@ class Job:
 def run_gate(request: GateRequest, progress: Progress) -> Outcome:
     """The whole job. Raises PerfgateError for what is wrong before anything was begun."""
     repository = Repository(request.repo)
-    base, head = find_commits(repository, request)
+    base, head = find_commits(repository, request, progress.say)
     configuration = find_configuration(repository, request, layers)
     resolved = configuration.resolved
-    commits = compare_commits(repository, base, head, resolved.ignore_paths, cpu_serves=not resolved.profile.has_gpus)
+    cpu_serves = not resolved.profile.has_gpus
+    commits = compare_commits(repository, base, head, resolved.ignore_paths, cpu_serves=cpu_serves, force=request.force)
     refuse_abbreviations(resolved, server_flags(repository, base.sha))
     with Store(Path(resolved.box.state_dir).absolute(), resolved.caches) as store, cancellable():
         hidden = (store.root, *request.hidden)

@@ -42,6 +42,7 @@ class GateRequest:
     measure: tuple[str, ...] = ()  # of those, the only ones that get more pairs; judged are all
     resume: bool = False
     seed: int | None = None
+    force: bool = False  # measured even where the diff touches nothing that a server runs
     calibration: bool = False  # all pairs are measured, whatever the judge says: to learn the box's noise
     wait_s: float = 0.0  # for the box, when another gate has it
     pr: r.PullRequest | None = None
@@ -63,9 +64,14 @@ class Configuration:
     source: str  # full SHA of the base branch, or the file it came from
 
 
-def find_commits(repository: Repository, request: GateRequest) -> tuple[r.Commit, r.Commit]:
+def find_commits(
+    repository: Repository, request: GateRequest, say: Callable[[str], None] = lambda _: None
+) -> tuple[r.Commit, r.Commit]:
     """Base and head as full SHAs."""
     head = repository.resolve(request.head)
+    for name in (request.head, request.base, request.base_branch):
+        if name and (told := repository.also_a_branch(name)):
+            say(told)
     if request.base is not None:
         base = repository.resolve(request.base)
     else:
@@ -77,12 +83,23 @@ def find_commits(repository: Repository, request: GateRequest) -> tuple[r.Commit
 
 
 def compare_commits(
-    repository: Repository, base: r.Commit, head: r.Commit, ignore: tuple[str, ...] = (), *, cpu_serves: bool = False
+    repository: Repository,
+    base: r.Commit,
+    head: r.Commit,
+    ignore: tuple[str, ...] = (),
+    *,
+    cpu_serves: bool = False,
+    force: bool = False,
 ) -> Commits:
-    """What lies between them. `ignore`: more path patterns with nothing to measure."""
+    """What lies between them. `ignore`: more path patterns with nothing to measure; `force`: it is measured anyway."""
     paths = repository.changed_paths(base.sha, head.sha)
     contents = {path: repository.read_both(base.sha, head.sha, path) for path in deciding_files(paths)}
     diff = classify(paths, ignore=ignore, contents=contents, cpu_serves=cpu_serves)
+    if diff.nothing and force:
+        diff = replace(diff, python=True, reason=f"{diff.reason} Measured because of --force.")
+    elif base.sha == head.sha:
+        what = f"Base and head are one commit: {head.sha[:12]} is already in the base branch, or was named twice"
+        diff = replace(diff, reason=f"{what}. Name the commit to compare with: --base.")
     return Commits(base=base, head=head, diff=diff, touched=repository.touched_between(base.sha, head.sha))
 
 
@@ -190,6 +207,7 @@ def make_plan(
         base=commits.base,
         head=commits.head,
         diff_class=commits.diff.name,
+        diff_reason=commits.diff.reason,
         seed=seed,
         recipes=recipe_plans(resolved, workloads, order, seed),
         metrics=metrics,

@@ -8,6 +8,7 @@ repository's own, no replaced objects, no network (a partial clone must not fetc
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,13 @@ _SHUT = (
     "maintenance.auto=false",
     "protocol.allow=never",
     "submodule.recurse=false",
+    "advice.graftFileDeprecated=false",
     "fetch.recurseSubmodules=false",
+)
+
+_LACKING = re.compile(
+    r"could not fetch [0-9a-f]+ from promisor|lazy fetching disabled|[Cc]ould not read [0-9a-f]{40}"
+    r"|(bad|missing|unable to read) (tree|blob|object)|object [0-9a-f]+ is missing|not a tree object"
 )
 
 _ENVIRONMENT: Mapping[str, str] = {
@@ -49,6 +56,7 @@ _ENVIRONMENT: Mapping[str, str] = {
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": "none",  # the name of no protocol; older git ignores the variable above
     "GIT_LFS_SKIP_SMUDGE": "1",
+    "GIT_ADVICE": "0",  # hints are for people at a terminal
     "HOME": "/nonexistent",
     "XDG_CONFIG_HOME": "/nonexistent",
     "LC_ALL": "C.UTF-8",
@@ -62,6 +70,18 @@ class GitFailed(Exception):
         self.code = code
         self.text = text
         super().__init__(text)
+
+    @property
+    def line(self) -> str:
+        """The line that says why: git's `fatal:` or `error:`, hints and warnings left aside."""
+        lines = [line for line in self.text.splitlines() if line.strip() and not line.startswith("hint:")]
+        serious = [line for line in lines if line.startswith(("fatal:", "error:"))]
+        return next(iter((*serious, *lines)), f"exit code {self.code}")
+
+    @property
+    def lacks_objects(self) -> bool:
+        """Whether an object is not there that a partial clone would fetch when it is asked for."""
+        return _LACKING.search(self.text) is not None
 
 
 def find_git_dir(path: Path) -> Path:

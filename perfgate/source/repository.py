@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,16 +88,57 @@ class Repository:
         return listed.decode("utf-8", "replace").split()
 
     def default_branch(self) -> str:
-        """The branch that pull requests most likely go to: origin's HEAD, else main or master, remote before local."""
-        try:
-            return self._text("symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
-        except GitFailed:
-            pass
-        known = set(self._ref_names())
-        for name in (*(f"origin/{branch}" for branch in _DEFAULT_BRANCHES), *_DEFAULT_BRANCHES):
-            if name in known:
+        """The branch that pull requests most likely go to, as a full name of git's.
+
+        Origin's HEAD where it leads somewhere, else main or master, remote before local; of a bare repository its HEAD.
+        """
+        bare = ("HEAD",) if self._is_bare() else ()
+        for pointer in ("refs/remotes/origin/HEAD", *bare):
+            with suppress(GitFailed):
+                name = self._text("symbolic-ref", "--quiet", pointer)
+                if self._exists(name):  # the branch may have been renamed or removed since
+                    return name
+        for name in (f"{place}/{one}" for place in ("refs/remotes/origin", "refs/heads") for one in _DEFAULT_BRANCHES):
+            if self._exists(name):
                 return name
         raise PerfgateError("no default branch is known here", where=str(self), remedy="name the base with --base")
+
+    def _is_bare(self) -> bool:
+        try:
+            return self._text("rev-parse", "--is-bare-repository") == "true"
+        except GitFailed:
+            return False
+
+    def _exists(self, ref: str) -> bool:
+        try:
+            return bool(self._text("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"))
+        except GitFailed:
+            return False
+
+    def also_a_branch(self, ref: str) -> str:
+        """In words, that a name is a tag's and another commit's branch's as well: git takes the tag. Empty if not."""
+        places = [f"refs/tags/{ref}", f"refs/heads/{ref}", f"refs/remotes/origin/{ref}"]
+        if not self._exists(places[0]):
+            return ""
+        tag = self.resolve(places[0])
+        for branch in places[1:]:
+            if self._exists(branch) and (other := self.resolve(branch)).sha != tag.sha:
+                shown = visible(ref, 100)
+                return (
+                    f"{shown} is a tag ({tag.sha[:12]}) and a branch ({other.sha[:12]}): git takes the tag;"
+                    f" name the branch as {visible(branch, 120)}"
+                )
+        return ""
+
+    def contains(self, branch: str, sha: str) -> bool:
+        """Whether a commit is the other or one of its ancestors. Both are full SHAs."""
+        try:
+            self._git.run("merge-base", "--is-ancestor", sha, branch)
+        except GitFailed as error:
+            if error.code != 1:
+                raise self._broken(error) from error
+            return False
+        return True
 
     def merge_base(self, a: str, b: str) -> Commit:
         """The last common ancestor of two full SHAs. With several, git's first choice, as on GitHub."""
@@ -239,11 +281,27 @@ class Repository:
             raise PerfgateError(what, where=str(where), remedy="free some space") from error
         return Worktree(made.path, commit.tree, made.cached, made.hold)
 
+    def _is_partial(self) -> bool:
+        """Whether git left objects out when it cloned (`--filter`), to fetch them when they are asked for."""
+        try:
+            return bool(self._git.run("config", "--get-regexp", r"^(extensions\.partialclone|remote\..*\.promisor)$"))
+        except GitFailed:
+            return False
+
+    def _incomplete(self) -> PerfgateError:
+        return PerfgateError(
+            "the clone is partial (--filter): it has not all files of these commits, and perfgate fetches nothing",
+            where=str(self),
+            remedy=f"git -C {self.path} fetch --refetch --no-filter",
+        )
+
     def _text(self, *arguments: str) -> str:
         return self._git.run(*arguments).decode("utf-8", "replace").strip()
 
     def _broken(self, error: GitFailed) -> PerfgateError:
-        first = visible(error.text.splitlines()[0] if error.text else f"exit code {error.code}", 200)
+        if error.lacks_objects and self._is_partial():
+            return self._incomplete()
+        first = visible(error.line, 200)
         return PerfgateError(f"git: {first}", where=str(self), remedy="git fsck")
 
 

@@ -110,7 +110,7 @@ def extract(git: Git, tree: str, into: Path) -> None:
             _write(os.path.join(root, entry.path), entry, content)
     except GitFailed as error:
         raise PerfgateError(
-            f"git cannot read the tree: {error.text.splitlines()[0] if error.text else error.code}",
+            f"git cannot read the tree: {error.line}",
             where=tree[:12],
             remedy="`git fsck`; a partial clone has to be completed first: `git fetch --refetch --no-filter`",
         ) from error

@@ -4,6 +4,7 @@
     trees/<hash>         files of commits, addressed by git's tree hash
     homes/<tree>-<key>   private HOMEs: JIT caches of one side's code in one environment
     seeds/<name>         autotune results that every launch of both sides starts from
+    repositories/<name>  the box's own copies of repositories, fetched for jobs of GitHub Actions
     caches/<tool>        uv, Python: only perfgate writes them
     runs/<id>            facts, logs, results
     resolutions/<key>    which versions an environment got; a few kB, never evicted
@@ -28,7 +29,7 @@ from perfgate.errors import Exit, PerfgateError
 from perfgate.store.entries import HALF_MADE, Hold, companion, discard, hold, last_used, touch, try_hold
 from perfgate.store.manifest import size_of
 
-KINDS = ("environments", "trees", "homes", "seeds", "caches", "runs")
+KINDS = ("environments", "trees", "homes", "seeds", "repositories", "caches", "runs")
 GB = 10**9
 UNREMOVABLE = (OSError, RecursionError)  # the latter of folders a thousand deep
 

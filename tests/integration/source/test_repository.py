@@ -91,7 +91,7 @@ def test_a_commit_is_named_once_and_then_by_its_sha(lab: Lab) -> None:
     commit = repository.resolve("v1")
     assert commit.sha == head
     assert commit.tree == lab.git("rev-parse", "HEAD^{tree}")
-    assert commit.title == "Add [31ma file <script>"
+    assert commit.title == "Add a⟨U+0007⟩ file ⟨U+202E⟩<script>"
     assert repository.resolve(head[:10]) == commit
     assert repository.resolve("HEAD~0") == commit
 
@@ -155,12 +155,36 @@ def test_empty_repository(tmp_path: Path) -> None:
 
 def test_default_branch(lab: Lab) -> None:
     repository = Repository(lab.path)
-    assert repository.default_branch() == "main"
+    assert repository.default_branch() == "refs/heads/main"
     lab.git("update-ref", "refs/remotes/origin/main", "HEAD")
-    assert repository.default_branch() == "origin/main"
+    assert repository.default_branch() == "refs/remotes/origin/main"
     lab.git("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
     lab.git("update-ref", "refs/remotes/origin/trunk", "HEAD")
-    assert repository.default_branch() == "origin/trunk"
+    assert repository.default_branch() == "refs/remotes/origin/trunk"
+    lab.git("update-ref", "-d", "refs/remotes/origin/trunk")  # renamed since; origin/HEAD dangles
+    assert repository.default_branch() == "refs/remotes/origin/main"
+    lab.git("tag", "main", lab.commit({"a": "1"}))  # a tag does not stand for the branch
+    assert repository.default_branch() == "refs/remotes/origin/main"
+
+
+def test_the_head_of_a_bare_clone_is_its_default_branch(lab: Lab, tmp_path: Path) -> None:
+    lab.git("checkout", "-q", "-b", "develop")
+    subprocess.run(["git", "clone", "-q", "--bare", str(lab.path), str(tmp_path / "bare.git")], check=True)
+    assert Repository(tmp_path / "bare.git").default_branch() == "refs/heads/develop"
+    assert Repository(lab.path).default_branch() == "refs/heads/main"  # of a checkout it is what somebody works on
+
+
+def test_a_tag_that_hides_a_branch_is_told(lab: Lab) -> None:
+    repository = Repository(lab.path)
+    assert repository.also_a_branch("main") == ""
+    tagged = lab.git("rev-parse", "HEAD")
+    lab.git("tag", "main")
+    assert repository.also_a_branch("main") == ""  # the same commit
+    branch = lab.commit({"a": "1"})
+    told = repository.also_a_branch("main")
+    assert tagged[:12] in told
+    assert branch[:12] in told
+    assert "refs/heads/main" in told
 
 
 def test_merge_base(lab: Lab) -> None:
@@ -334,6 +358,29 @@ def test_config_of_the_repository_runs_nothing(lab: Lab, tmp_path: Path) -> None
     repository.default_branch()
     repository.worktree(commit, tmp_path / "trees").hold.release()
     assert not ran.exists()
+
+
+@pytest.mark.parametrize("kept", ["blob:none", "tree:0"])
+def test_what_a_partial_clone_lacks_is_told_with_the_remedy(lab: Lab, tmp_path: Path, kept: str) -> None:
+    """Git's first line is a hint or a warning; a treeless clone cannot even say what was changed."""
+    base = lab.git("rev-parse", "HEAD")
+    head = lab.commit({"python/pyproject.toml": "[project]\nname='sglang'\ndependencies=['a']\n"})
+    lab.git("config", "uploadpack.allowFilter", "true")
+    clone = tmp_path / "partial"
+    command = ["git", "clone", "-q", "--no-checkout", f"--filter={kept}", f"file://{lab.path}", str(clone)]
+    subprocess.run(command, check=True, capture_output=True)
+    (clone / ".git" / "info").mkdir(exist_ok=True)
+    (clone / ".git" / "info" / "grafts").write_text(f"{head}\n")  # git then begins with a hint of nine lines
+    repository = Repository(clone)
+
+    def gate() -> None:
+        paths = repository.changed_paths(base, head)
+        assert repository.read_both(base, head, paths[0])[1]
+
+    text = _error(gate)
+    assert "hint" not in text
+    assert "the clone is partial" in text
+    assert "--refetch --no-filter" in text
 
 
 def test_a_partial_clone_does_not_fetch_in_mid_run(lab: Lab, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from perfgate.config.places import CONFIG_PATH
 from perfgate.cpu.profile import layers
 from perfgate.errors import PerfgateError
-from perfgate.run.plan import GateRequest, find_configuration
+from perfgate.run.plan import GateRequest, compare_commits, find_configuration
 from perfgate.source.repository import Repository
 
 CONFIG = "recipes:\n  baseline: {model: org/m}\n  eagle3: {enabled: false}\n"
@@ -64,3 +64,31 @@ def test_the_file_of_the_base_branch_counts(folder: Path) -> None:
     write(folder)
     tip = commit(folder)
     assert find(folder) == tip
+
+
+def test_a_diff_with_nothing_to_measure_names_its_paths_and_is_measured_when_forced(folder: Path) -> None:
+    base = Repository(folder).resolve("HEAD")
+    (folder / "docs").mkdir()
+    (folder / "docs" / "a.md").write_text("text")
+    commit(folder)
+    repository = Repository(folder)
+    head = repository.resolve("HEAD")
+    skipped = compare_commits(repository, base, head).diff
+    assert skipped.nothing
+    assert "documentation (docs/a.md)" in skipped.reason
+    forced = compare_commits(repository, base, head, force=True).diff
+    assert forced.name == "python"
+    assert forced.reason.endswith("Measured because of --force.")
+
+
+def test_a_head_that_is_already_in_the_base_branch_is_told_with_the_next_step(folder: Path) -> None:
+    """It would pass as a diff that touches no code that serves."""
+    write(folder)
+    commit(folder)
+    repository = Repository(folder)
+    head = repository.resolve("HEAD~")
+    base = repository.merge_base(repository.resolve("main").sha, head.sha)
+    diff = compare_commits(repository, base, head).diff
+    assert diff.nothing
+    assert "already in the base branch" in diff.reason
+    assert "--base" in diff.reason

@@ -166,3 +166,13 @@ def test_what_cannot_be_removed_is_told_and_the_next_goes(full: Store, monkeypat
     (stuck,) = eviction.stuck
     assert stuck.startswith("trees/n1: ")
     assert "not empty" in stuck
+
+
+def test_copies_of_repositories_are_evicted_too_but_not_while_a_job_uses_one(tmp_path: Path) -> None:
+    with _store(tmp_path) as store:
+        _fill(store, "repositories", "old.git", MB, 1000.0)
+        _fill(store, "repositories", "used.git", MB, 2000.0)
+    store = _store(tmp_path, max_gb=0.0001)
+    with hold(store.entry("repositories", "used.git"), shared=True):
+        assert [item.name for item in store.evict().removed] == ["old.git"]
+    assert [item.name for item in store.evict().removed] == ["used.git"]
