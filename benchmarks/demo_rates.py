@@ -31,11 +31,12 @@ from typing import Any, TypeVar
 from perfgate import records as r
 from perfgate.cpu.profile import settings
 from perfgate.errors import PerfgateError
-from perfgate.judge.evidence import Launch, RunFacts
+from perfgate.judge.evidence import Evidence, Launch, RunFacts
 from perfgate.judge.result import judge_run
+from perfgate.records import LaunchId
 from perfgate.records.files import boot_id, read_facts
-from perfgate.run.facts import F, Notebook
-from perfgate.run.pairs import LaunchOrder, Measuring, orders
+from perfgate.run.journal import F, Journal
+from perfgate.run.pairs import Measuring, orders
 
 WANTED = 0.995
 FEWEST = 8  # recorded launches a side
@@ -165,7 +166,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 # ------------------------------------------------------------------------------------------------ trials
 
 
-class Memory(Notebook):
+class Memory(Journal):
     """Facts of a trial, in memory alone."""
 
     def __init__(self) -> None:
@@ -186,21 +187,21 @@ class Memory(Notebook):
 class Replay:
     """A bench that launches nothing: what it is asked for is drawn from what was recorded."""
 
-    notebook: Notebook
+    journal: Journal
     pool: Pool
     draw: random.Random
 
-    def given(self, _order: LaunchOrder) -> dict[str, str]:
+    def given(self, _order: LaunchId) -> dict[str, str]:
         return {}
 
-    def launch(self, order: LaunchOrder) -> r.LaunchEnd:
+    def launch(self, order: LaunchId) -> r.LaunchEnd:
         recorded = self.draw.choice(self.pool[order.recipe, order.side])
-        place = {**dataclasses.asdict(order), "id": order.id}
+        place = {**dataclasses.asdict(order), "id": order.launch_id}
         assert recorded.end is not None
-        self.notebook.append(r.LaunchBegin(**place, sha="", build="", argv=(), given={}, port=0, log=""))
+        self.journal.append(r.LaunchBegin(**place, sha="", build="", argv=(), given={}, port=0, log=""))
         for fact in (*recorded.samples, *recorded.phases):
-            self.notebook.append(dataclasses.replace(fact, **place))
-        return self.notebook.append(dataclasses.replace(recorded.end, **place))
+            self.journal.append(dataclasses.replace(fact, **place))
+        return self.journal.append(dataclasses.replace(recorded.end, **place))
 
 
 @dataclass(frozen=True)
@@ -219,24 +220,24 @@ def resampled(recorded: Recorded, trials: int, seed: int) -> Rates:
     pairs = 0
     for trial in range(trials):
         run = one_trial(recorded, random.Random(f"{seed}/{recorded.change}/{trial}"))
-        verdicts[judge_run(run).verdict] += 1
+        verdicts[judge_run(Evidence(run)).verdict] += 1
         pairs += len(run.pairs)
     whole = trials * len(recorded.plan.recipes)
     return Rates(verdicts, verdicts[recorded.right] / trials, pairs / whole)
 
 
 def one_trial(recorded: Recorded, draw: random.Random) -> RunFacts:
-    notebook = Memory()
+    journal = Memory()
     most = recorded.plan.limits.max_pairs
     recipes = tuple(
         dataclasses.replace(recipe, first_orders=orders(draw.randrange(2**31), recipe.name, most))
         for recipe in recorded.plan.recipes
     )
-    notebook.append(dataclasses.replace(recorded.plan, recipes=recipes))
+    journal.append(dataclasses.replace(recorded.plan, recipes=recipes))
     for build in recorded.builds:
-        notebook.append(build)
-    Measuring(notebook, Replay(notebook, recorded.pool, draw)).until_decided()
-    return notebook.run()
+        journal.append(build)
+    Measuring(journal, Replay(journal, recorded.pool, draw)).until_decided()
+    return journal.run()
 
 
 if __name__ == "__main__":

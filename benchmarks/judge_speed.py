@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from perfgate.judge import Judge, Pair, Policy, Prior, replay
+from perfgate.judge import Judge, PairSamples, Policy, Prior, replay
 
 LIMIT_MS = 50.0
 PRIORS = {
@@ -21,14 +21,14 @@ PRIORS = {
 }
 
 
-def pairs_of(count: int) -> list[Pair]:
+def pairs_of(count: int) -> list[PairSamples]:
     draw = random.Random(1)
 
     def launch(slowdown: float) -> list[float]:
         level = slowdown + draw.gauss(0, 0.01)
         return [100 * math.exp(level + draw.gauss(0, 0.003)) for _ in range(8)]
 
-    return [Pair.of(launch(0.0), launch(0.02), "base" if number % 2 else "head") for number in range(count)]
+    return [PairSamples.of(launch(0.0), launch(0.02), "base" if number % 2 else "head") for number in range(count)]
 
 
 def best_ms(work: Callable[[], object], repeats: int = 20) -> float:
@@ -41,7 +41,7 @@ def best_ms(work: Callable[[], object], repeats: int = 20) -> float:
     return 1000 * min(times)
 
 
-def every_look(policy: Policy, prior: Prior | None, pairs: list[Pair]) -> None:
+def every_look(policy: Policy, prior: Prior | None, pairs: list[PairSamples]) -> None:
     judge = Judge(policy, prior)
     for pair in pairs:
         judge.add(base=pair.base, head=pair.head, first=pair.first)

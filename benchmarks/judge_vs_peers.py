@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from perfgate.judge import Judge, Policy, Prior, State
+from perfgate.judge import Judge, Policy, Prior
 from perfgate.judge.noise import learn
+from perfgate.records import MetricVerdict
 
 Numbers = NDArray[np.float64]
 SAMPLES = 8
@@ -142,9 +143,11 @@ def ours(run: Run, max_pairs: int = POLICY.max_pairs) -> Outcome:
     for k in range(MOST_PAIRS):
         first = "base" if k % 2 == 0 else "head"
         decision = judge.add(base=list(np.exp(run.base[k])), head=list(np.exp(run.head[k])), first=first)  # type: ignore[arg-type]
-        if decision.state is not State.CONTINUE:
+        if decision.state is not MetricVerdict.CONTINUE:
             break
-    return Outcome(decision.state is State.REGRESSION, decision.state is State.INCONCLUSIVE, decision.pairs)
+    return Outcome(
+        decision.state is MetricVerdict.REGRESSION, decision.state is MetricVerdict.INCONCLUSIVE, decision.pairs
+    )
 
 
 LIMIT, OURS, UNTIL_DECIDED = "SPRT, SD known (the limit)", "perfgate", "perfgate, 25 pairs allowed"

@@ -21,7 +21,7 @@ from perfgate.text import visible
 
 if TYPE_CHECKING:
     from perfgate.config.model import Resolved
-    from perfgate.run.gate import Outcome
+    from perfgate.run.gate import GateOutcome
 
 # What a command needs is imported in it: nobody who asks for help waits for NVML, the hub and git.
 
@@ -125,7 +125,7 @@ def demo(
     _end(demonstration.run(change, out, Progress(), since))
 
 
-def _end(outcome: Outcome) -> None:
+def _end(outcome: GateOutcome) -> None:
     """The comment on standard output, what a person in a terminal wants on standard error."""
     from perfgate.report.comment import render_comment
     from perfgate.report.terminal import print_result

@@ -16,16 +16,16 @@ from perfgate.config.model import Resolved
 from perfgate.config.resolve import metric_plans
 from perfgate.cpu.profile import layers
 from perfgate.errors import Exit, PerfgateError
-from perfgate.judge.evidence import RunFacts, prior_of
+from perfgate.judge.evidence import RunFacts
+from perfgate.judge.metrics import prior_of
 from perfgate.judge.noise import LOOSE_SD
-from perfgate.judge.planning import LaunchCost
-from perfgate.judge.power import PowerRow, detected_from, power
+from perfgate.judge.power import LaunchCost, PowerRow, detected_from, power
 from perfgate.judge.values import Policy
 from perfgate.records.files import read_facts
 from perfgate.report import numbers, words
 from perfgate.report.headline import headline
-from perfgate.run.folder import launch_cost, newest_run, usual_costs
-from perfgate.run.gate import Outcome, run_gate
+from perfgate.run.evidence import launch_cost, newest_run, usual_costs
+from perfgate.run.gate import GateOutcome, run_gate
 from perfgate.run.launch import ranks_of, workload_hash
 from perfgate.run.ledger import LEDGER_FILE, Ledger
 from perfgate.run.noise import recall, with_known_noise, with_planned_samples
@@ -39,7 +39,7 @@ SLOWDOWNS = (0.0, 1 / 3, 2 / 3, 1.0, 4 / 3, 5 / 3, 2.0, 10 / 3)  # in budgets
 COLUMNS = ("true change", "regression", "pass", "inconclusive", "launches", "GPU minutes")
 
 
-def calibrate(request: GateRequest, pairs: int, progress: Progress) -> Outcome:
+def calibrate(request: GateRequest, pairs: int, progress: Progress) -> GateOutcome:
     """Measures one commit against itself, `pairs` pairs of each recipe whatever the judge says.
 
     The configuration is that of the base branch, as for every gate: what is learned belongs to it.
@@ -58,13 +58,13 @@ def _base_branch(request: GateRequest) -> str:
         raise PerfgateError(error.what, where=error.where, remedy="give a perfgate.yml with --config") from error
 
 
-def show_calibration(outcome: Outcome, request: GateRequest) -> RenderableType:
+def show_calibration(outcome: GateOutcome, request: GateRequest) -> RenderableType:
     """How it came off, and what the gate can detect from now on."""
     assert outcome.result is not None, "a calibration that was cancelled has nothing to show yet"
     return Group(*_calibration_parts(outcome, outcome.result, request))
 
 
-def _calibration_parts(outcome: Outcome, result: r.Result, request: GateRequest) -> Iterator[RenderableType]:
+def _calibration_parts(outcome: GateOutcome, result: r.Result, request: GateRequest) -> Iterator[RenderableType]:
     yield Text(str(headline(result)), style="bold")
     yield Text(visible(result.reason, 800))
     yield from (Text(f"- {visible(notice.text, 500)}") for notice in words.notices(result))

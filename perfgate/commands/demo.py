@@ -12,7 +12,7 @@ from perfgate.cpu.environment import RELEASE, CpuEnvironment, prepare, release_t
 from perfgate.cpu.profile import settings
 from perfgate.host.sandbox import Isolation
 from perfgate.host.trial import available, choose
-from perfgate.run.gate import Outcome, run_gate
+from perfgate.run.gate import GateOutcome, run_gate
 from perfgate.run.plan import GateRequest, find_box
 from perfgate.run.progress import Progress
 
@@ -31,7 +31,7 @@ prompts, and judges after each pair. A laptop is noisier than a GPU box, so a lo
 NOT_ISOLATED = "note: both commits are perfgate's own and run without isolation, which does not work here: {why}"
 
 
-def run(change: Change, out: Path | None, progress: Progress, since: str | None = None) -> Outcome:
+def run(change: Change, out: Path | None, progress: Progress, since: str | None = None) -> GateOutcome:
     """The demo, on a planted change or on all that has changed `since` a release.
 
     Its environment is kept in the state directory; the run's files go to `out`.

@@ -20,7 +20,7 @@ from perfgate.conditions.readings import canary_results
 from perfgate.conditions.shift import ALPHA, canary_readings
 from perfgate.config.model import BoxRule, EnvironmentRules
 from perfgate.host.public import public
-from perfgate.judge.evidence import RunFacts, launch_id
+from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import Conditions
 from perfgate.judge.verdict import Disturbance
 from perfgate.text import visible
@@ -75,7 +75,7 @@ def _guests(run: RunFacts, launch: Fingerprint) -> Iterator[Finding]:
     seen = {
         (guest["gpu"], guest["pid"], guest.get("command"))
         for fact in run.facts
-        if isinstance(fact, r.Telemetry) and launch_id(fact) == launch.launch
+        if isinstance(fact, r.Telemetry) and fact.launch_id == launch.launch
         for guest in fact.system.get("gpu_guests", ())
     }
     for gpu, pid, command in sorted(seen, key=str):

@@ -25,7 +25,7 @@ from typing import Any
 
 from perfgate import records as r
 from perfgate.config.model import BoxRule
-from perfgate.judge.evidence import RunFacts, launch_id
+from perfgate.judge.evidence import RunFacts
 from perfgate.probe.inside.readings import clean, shown, unhashed_secret
 
 PROVEN = ("NCCL_", "SGLANG_", "CUDA_")  # variables that the probe reads
@@ -112,9 +112,9 @@ def fingerprints(run: RunFacts) -> Mapping[str, Fingerprint]:
     telemetry: dict[str, r.Telemetry] = {}
     for fact in run.facts:
         if isinstance(fact, r.Proof):
-            proofs.setdefault(launch_id(fact), []).append(fact)
-        elif isinstance(fact, r.Telemetry) and (fact.sample is None or launch_id(fact) not in telemetry):
-            telemetry[launch_id(fact)] = fact
+            proofs.setdefault(fact.launch_id, []).append(fact)
+        elif isinstance(fact, r.Telemetry) and (fact.sample is None or fact.launch_id not in telemetry):
+            telemetry[fact.launch_id] = fact
     return {
         name: _fingerprint(begin, proofs.get(name, []), telemetry.get(name), ends.get(name))
         for name, begin in begun.items()

@@ -18,8 +18,8 @@ from typing import Any
 
 from perfgate import records as r
 from perfgate.conditions.shift import WAITING_PRIOR, Shift, judge_shift
-from perfgate.judge.evidence import RunFacts, launch_id
-from perfgate.judge.values import Pair
+from perfgate.judge.evidence import RunFacts
+from perfgate.judge.values import PairSamples
 
 MOST_LOST = 0.95  # of a launch's time; beyond, a logarithm says nothing
 
@@ -50,7 +50,7 @@ def neighbours_of(run: RunFacts) -> Mapping[str, Neighbours]:
     systems: dict[str, list[Mapping[str, Any]]] = {}
     for fact in run.facts:
         if isinstance(fact, r.Telemetry) and fact.sample is not None and fact.system:
-            systems.setdefault(launch_id(fact), []).append(fact.system)
+            systems.setdefault(fact.launch_id, []).append(fact.system)
     found = {name: _neighbours(samples) for name, samples in systems.items()}
     return {name: one for name, one in found.items() if one is not None}
 
@@ -77,7 +77,7 @@ def crowding(run: RunFacts, tolerance: float, alpha: float) -> Crowding | None:
     if not pairs:
         return None
     judged = [
-        Pair.of([math.exp(known[pair.base].slowdown)], [math.exp(known[pair.head].slowdown)], first=pair.first.value)
+        PairSamples.of([math.exp(known[pair.base].slowdown)], [math.exp(known[pair.head].slowdown)], first=pair.first)
         for pair in pairs
     ]
     shift = judge_shift(judged, WAITING_PRIOR, tolerance, alpha)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from perfgate import records as r
 from perfgate.conditions.fingerprint import Cause, Finding
-from perfgate.conditions.shift import CLOCK, Shift, Sung, canary_readings, judge_shift, prior_of
+from perfgate.conditions.shift import CLOCK, CanaryReading, Shift, canary_readings, judge_shift, prior_of
 from perfgate.config.model import BoxRule, EnvironmentRules
 from perfgate.judge.evidence import RunFacts
 
@@ -20,21 +20,21 @@ def canary_results(
 ) -> tuple[list[Finding], tuple[r.CanaryResult, ...]]:
     """Findings of what moved, and a line for each reading. `alpha` is each reading's own."""
     findings, results = [], []
-    for sung in canary_readings(run):
-        rule: BoxRule = "clock" if sung.name == CLOCK else "canary"
-        shift = judge_shift(sung.pairs, prior_of(sung.within, sung.pairs), getattr(rules, rule), alpha)
+    for reading in canary_readings(run):
+        rule: BoxRule = "clock" if reading.name == CLOCK else "canary"
+        shift = judge_shift(reading.pairs, prior_of(reading.within, reading.pairs), getattr(rules, rule), alpha)
         if shift is None:
             continue
-        result = _result(sung, shift)
+        result = _result(reading, shift)
         results.append(result)
         if shift.moved:
-            findings.append(_moved(run, sung, shift, rule, result))
+            findings.append(_moved(run, reading, shift, rule, result))
     return [*findings, *_links(run)], tuple(results)
 
 
-def _result(sung: Sung, shift: Shift) -> r.CanaryResult:
-    unit = UNITS.get(sung.name.rpartition("_")[2], "")
-    numbers = f"{_named(sung.name)} {_number(sung.base)} → {_number(sung.head)} {unit}".rstrip()
+def _result(reading: CanaryReading, shift: Shift) -> r.CanaryResult:
+    unit = UNITS.get(reading.name.rpartition("_")[2], "")
+    numbers = f"{_named(reading.name)} {_number(reading.base)} → {_number(reading.head)} {unit}".rstrip()
     if shift.moved:
         sentence = f"the box moved: {numbers} from base's launches to head's"
     elif shift.steady:
@@ -42,21 +42,21 @@ def _result(sung: Sung, shift: Shift) -> r.CanaryResult:
     else:
         sentence = f"{numbers}: too few readings to say whether the box moved"
     return r.CanaryResult(
-        name=sung.name,
+        name=reading.name,
         unit=unit,
-        before=sung.base,
-        after=sung.head,
+        before=reading.base,
+        after=reading.head,
         shift=shift.by,
         steady=False if shift.moved else (True if shift.steady else None),
         sentence=sentence,
     )
 
 
-def _moved(run: RunFacts, sung: Sung, shift: Shift, rule: BoxRule, result: r.CanaryResult) -> Finding:
-    what = f"under the same load GPU {_slowest_gpu(run)}'s clock" if rule == "clock" else _named(sung.name)
-    base, head = (f"{_number(value)} {result.unit}" for value in (sung.base, sung.head))
+def _moved(run: RunFacts, reading: CanaryReading, shift: Shift, rule: BoxRule, result: r.CanaryResult) -> Finding:
+    what = f"under the same load GPU {_slowest_gpu(run)}'s clock" if rule == "clock" else _named(reading.name)
+    base, head = (f"{_number(value)} {result.unit}" for value in (reading.base, reading.head))
     return Finding(
-        what="clock under the canary" if rule == "clock" else f"canary: {_named(sung.name)}",
+        what="clock under the canary" if rule == "clock" else f"canary: {_named(reading.name)}",
         cause=Cause.UNEXPLAINED,
         sentence=f"{what} was {head} next to head's launches and {base} next to base's",
         base=base,

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from perfgate import records as r
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.sequential import replay
-from perfgate.judge.values import Decision, Pair, Policy, Prior, State
+from perfgate.judge.values import Decision, PairSamples, Policy, Prior
+from perfgate.records import Better, MetricVerdict
 
 ALPHA = 0.001  # of a box that moved although it did not, all things looked at together
 BETA = 0.05
@@ -39,20 +40,20 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class Sung:
+class CanaryReading:
     """One of the canary's readings over a run: next to each pair's launches, and before against after.
 
     `pairs` and `within` hold times; of a clock they hold its cycle, so that more is slower everywhere.
     """
 
     name: str
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PairSamples, ...]
     base: float  # geometric means
     head: float
     within: tuple[float, ...]  # log(after / before) of each launch
 
 
-def canary_readings(run: RunFacts) -> Iterator[Sung]:
+def canary_readings(run: RunFacts) -> Iterator[CanaryReading]:
     """Every reading that stands next to both launches of at least one pair."""
     around: dict[str, dict[str, Readings]] = {}
     for fact in run.facts:
@@ -60,9 +61,9 @@ def canary_readings(run: RunFacts) -> Iterator[Sung]:
             around.setdefault(fact.launch, {})[fact.when] = with_lowest_clock(fact.readings)
     names = sorted({name for both in around.values() for readings in both.values() for name in readings})
     for name in names:
-        sung = _sung(run, name, around)
-        if sung is not None:
-            yield sung
+        reading = _reading(run, name, around)
+        if reading is not None:
+            yield reading
 
 
 def with_lowest_clock(readings: Readings) -> Readings:
@@ -73,7 +74,7 @@ def with_lowest_clock(readings: Readings) -> Readings:
     return {**others, CLOCK: (min(good),)} if good else others
 
 
-def _sung(run: RunFacts, name: str, around: Mapping[str, Mapping[str, Readings]]) -> Sung | None:
+def _reading(run: RunFacts, name: str, around: Mapping[str, Mapping[str, Readings]]) -> CanaryReading | None:
     values = {
         launch: [_time(name, value) for readings in both.values() for value in _good(readings.get(name, ()))]
         for launch, both in around.items()
@@ -81,14 +82,14 @@ def _sung(run: RunFacts, name: str, around: Mapping[str, Mapping[str, Readings]]
     chosen = [pair for pair in run.pairs if values.get(pair.base) and values.get(pair.head)]
     if not chosen:
         return None
-    pairs = tuple(Pair.of(values[pair.base], values[pair.head], first=pair.first.value) for pair in chosen)
+    pairs = tuple(PairSamples.of(values[pair.base], values[pair.head], first=pair.first) for pair in chosen)
     within = []
     for pair in chosen:
         for launch in (pair.base, pair.head):
             before, after = (_good(around[launch].get(when, {}).get(name, ())) for when in ("before", "after"))
             if before and after:
                 within.append(math.log(statistics.median(after) / statistics.median(before)))  # its sign is not used
-    return Sung(
+    return CanaryReading(
         name=name,
         pairs=pairs,
         base=_time(name, _middle([pair.base for pair in pairs])),
@@ -110,7 +111,7 @@ def _middle(sides: Sequence[Sequence[float]]) -> float:
     return math.exp(statistics.fmean(math.log(statistics.median(values)) for values in sides))
 
 
-def prior_of(within: Sequence[float], pairs: Sequence[Pair] = ()) -> Prior:
+def prior_of(within: Sequence[float], pairs: Sequence[PairSamples] = ()) -> Prior:
     """Of a pair's difference, learned from the run itself; no difference between the sides goes into it.
 
     within: before/after differences w of single launches. One canary has variance w²/2 (both ends alike), a launch's
@@ -128,21 +129,23 @@ def _variance(launches: Sequence[Sequence[float]]) -> float:
     return statistics.variance(math.log(statistics.median(one)) for one in launches) if len(launches) > 1 else 0.0
 
 
-def judge_shift(pairs: Sequence[Pair], prior: Prior, tolerance: float, alpha: float) -> Shift | None:
+def judge_shift(pairs: Sequence[PairSamples], prior: Prior, tolerance: float, alpha: float) -> Shift | None:
     """Both directions of one reading of which more is slower. None without pairs."""
-    slower, faster = (_decide(pairs, prior, tolerance, alpha, better) for better in ("lower", "higher"))
+    slower, faster = (_decide(pairs, prior, tolerance, alpha, better) for better in (Better.LOWER, Better.HIGHER))
     if slower is None or faster is None:
         return None
     return Shift(
         by=slower.slowdown,
-        moved=State.REGRESSION in (slower.state, faster.state),
-        steady=slower.state is State.PASS and faster.state is State.PASS,
+        moved=MetricVerdict.REGRESSION in (slower.state, faster.state),
+        steady=slower.state is MetricVerdict.PASS and faster.state is MetricVerdict.PASS,
         pairs=len(pairs),
     )
 
 
-def _decide(pairs: Sequence[Pair], prior: Prior, tolerance: float, alpha: float, better: str) -> Decision | None:
+def _decide(
+    pairs: Sequence[PairSamples], prior: Prior, tolerance: float, alpha: float, better: Better
+) -> Decision | None:
     policy = Policy(
         budget=tolerance, alpha=alpha, beta=BETA, max_pairs=max(1, len(pairs)), min_pairs_to_fail=PAIRS_TO_MOVE
     )
-    return replay(policy, prior, pairs, "lower" if better == "lower" else "higher")
+    return replay(policy, prior, pairs, better)

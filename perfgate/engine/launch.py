@@ -13,7 +13,7 @@ from perfgate.engine.client import LoadClient, SampleData
 from perfgate.engine.faults import ClientError, LaunchError, PortTaken, ServerNotFreed
 from perfgate.engine.server import LaunchSpec, Progress, Server, free_port
 from perfgate.engine.watchdog import Watchdog
-from perfgate.records import Fact, LaunchBegin, LaunchEnd, Sample, Side
+from perfgate.records import Fact, LaunchBegin, LaunchEnd, LaunchId, Sample
 
 PORT_TRIES = 3
 BROKEN_OFF = frozenset({"connection_lost", "answer_cut", "answer_empty"})
@@ -24,12 +24,7 @@ DEATH_S = 1.0  # for a dying server to be gone after its connection broke
 class LaunchPlan:
     """What to launch, and its place in the run. The port in `spec` is only where to begin looking."""
 
-    id: str
-    recipe: str
-    pair: int
-    side: Side
-    position: int
-    attempt: int
+    launch: LaunchId
     sha: str
     build: str  # key
     spec: LaunchSpec
@@ -208,12 +203,8 @@ def explained(server: Server, error: ClientError) -> LaunchError:
 
 def begin_fact(plan: LaunchPlan, spec: LaunchSpec) -> LaunchBegin:
     return LaunchBegin(
-        id=plan.id,
-        recipe=plan.recipe,
-        pair=plan.pair,
-        side=plan.side,
-        position=plan.position,
-        attempt=plan.attempt,
+        id=plan.launch.launch_id,
+        **plan.launch.identity,
         sha=plan.sha,
         build=plan.build,
         argv=spec.argv,
@@ -226,12 +217,8 @@ def begin_fact(plan: LaunchPlan, spec: LaunchSpec) -> LaunchBegin:
 
 def sample_fact(plan: LaunchPlan, number: int, data: SampleData) -> Sample:
     return Sample(
-        id=f"{plan.id}/s{number}",
-        recipe=plan.recipe,
-        pair=plan.pair,
-        side=plan.side,
-        position=plan.position,
-        attempt=plan.attempt,
+        id=f"{plan.launch.launch_id}/s{number}",
+        **plan.launch.identity,
         sample=number,
         concurrency=data.concurrency,
         begin=data.begin,
@@ -248,12 +235,8 @@ def sample_fact(plan: LaunchPlan, number: int, data: SampleData) -> Sample:
 def end_fact(run: _Run, server: Server | None, wall_s: float) -> LaunchEnd:
     plan, fault = run.plan, run.fault
     return LaunchEnd(
-        id=plan.id,
-        recipe=plan.recipe,
-        pair=plan.pair,
-        side=plan.side,
-        position=plan.position,
-        attempt=plan.attempt,
+        id=plan.launch.launch_id,
+        **plan.launch.identity,
         valid=fault is None,
         reasons=tuple(one.text for one in run.faults),
         log=plan.log,

@@ -25,7 +25,7 @@ from perfgate.host.public import public
 from perfgate.host.sandbox import Isolation
 from perfgate.host.trial import choose
 from perfgate.records import PullRequest
-from perfgate.run.gate import Outcome, run_gate
+from perfgate.run.gate import GateOutcome, run_gate
 from perfgate.run.plan import GateRequest
 from perfgate.run.progress import Progress
 from perfgate.run.public import write_public
@@ -63,7 +63,7 @@ def _copied(run: Path, about: BoxFile) -> Path:
         raise PerfgateError(f"no copy for the artifact: {error.strerror}", where=str(run)) from error
 
 
-def _gate(job: Job, request: Request, box: Path, about: BoxFile, token: str, progress: Progress) -> Outcome:
+def _gate(job: Job, request: Request, box: Path, about: BoxFile, token: str, progress: Progress) -> GateOutcome:
     runner = runner_folders(os.environ)
     if request.fork:
         check_isolated(choose(about.isolation, run_as=about.run_as).kind, runner)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,7 +36,7 @@ from perfgate.host.nvml import Nvml, NvmlAbsentError
 from perfgate.host.processes import snapshot, tree
 from perfgate.host.system import SystemWatch
 from perfgate.host.telemetry import PERIOD_S, GpuTelemetry, complaints
-from perfgate.records import LaunchFact, Telemetry
+from perfgate.records import LaunchId, Telemetry
 
 Emit = Callable[[Telemetry], object]
 
@@ -94,7 +94,7 @@ class BoxWatch:
         nvml = self.nvml
         return () if nvml is None else tuple(nvml.text("nvmlDeviceGetName", handle) for handle in nvml.handles)
 
-    def launch(self, launch: LaunchFact, emit: Emit) -> LaunchWatch:
+    def launch(self, launch: LaunchId, emit: Emit) -> LaunchWatch:
         return LaunchWatch(self, launch, emit)
 
 
@@ -110,9 +110,9 @@ class GpuGuest:
 class LaunchWatch:
     """One launch, made before its server is started. Every method is cheap and is called from one thread."""
 
-    def __init__(self, box: BoxWatch, launch: LaunchFact, emit: Emit) -> None:
+    def __init__(self, box: BoxWatch, launch: LaunchId, emit: Emit) -> None:
         self._box = box
-        self._head = {field.name: getattr(launch, field.name) for field in fields(LaunchFact)}
+        self._head = {"id": launch.launch_id, **launch.identity}
         self._emit = emit
         self._system: SystemWatch | None = None
         self._window: tuple[float, float] | None = None

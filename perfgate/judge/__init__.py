@@ -15,69 +15,57 @@ What it believes:
   changed: each is allowed, each costs, and a verdict stands only if it survives the cheapest way to explain it away.
 - **Numbers carry their doubts.** A decision holds an interval, what could have been detected, and its warnings as data.
 
-    judge = Judge(Policy(budget=0.03), Prior(sd=0.01, df=10), better="higher")
-    decision = judge.add(base=[88.1, 88.4], head=[82.7, 82.9], first="base")
+    judge = Judge(Policy(budget=0.03), Prior(sd=0.01, df=10), better=Better.HIGHER)
+    decision = judge.add(base=[88.1, 88.4], head=[82.7, 82.9], first=Side.BASE)
     decision.state, decision.slowdown, decision.low, decision.high
 
-Slowdowns are differences of logarithms, + = head is slower. Everything is a pure function of small immutable values,
-standard library only. `combine` is the gate's verdict; `decompose` says which phase a loss comes from; `power` what
-can be detected at which cost. `evidence`, `result` and `tellings` tie this to the records of a run.
+Slowdowns are differences of logarithms, + = head is slower. Everything is a pure function of small immutable values.
+
+Three storeys, each of which knows only those before it:
+
+- **statistics**, numbers in and numbers out: `values`, `noise`, `explain`, `caveats`, `sequential` (the judge of one
+  metric), `power` (what can be detected at which cost, samples a launch), `decompose` (which phase a loss comes from);
+- **evidence**, the records of runs in: `evidence` (which pairs answer the question), `metrics` (each of them judged);
+- **result**, a record out: `verdict` (of the gate, and what to measure next), `calibration`, `notices`, `result`.
 """
 
 from perfgate.judge.decompose import Reading, Share, Split, Where, decompose, read_recipes
+from perfgate.judge.metrics import JudgedMetric
 from perfgate.judge.noise import learn
 from perfgate.judge.power import PowerRow, detected_from, expected_pairs, power
 from perfgate.judge.sequential import Judge, decide, replay
-from perfgate.judge.values import (
-    Better,
-    Decision,
-    Drift,
-    Effect,
-    First,
-    JudgeInputError,
-    Pair,
-    Policy,
-    Prior,
-    State,
-    Warning,
-)
+from perfgate.judge.values import Decision, Drift, JudgeInputError, PairSamples, Policy, Prior
 from perfgate.judge.verdict import (
     Disturbance,
-    Failure,
     Faults,
-    Gated,
     GateVerdict,
-    Progress,
-    Step,
+    NextStep,
+    RecipeProgress,
+    RunFailure,
     combine,
     describe,
     next_step,
 )
 
 __all__ = [
-    "Better",
     "Decision",
     "Disturbance",
     "Drift",
-    "Effect",
-    "Failure",
     "Faults",
-    "First",
     "GateVerdict",
-    "Gated",
     "Judge",
     "JudgeInputError",
-    "Pair",
+    "JudgedMetric",
+    "NextStep",
+    "PairSamples",
     "Policy",
     "PowerRow",
     "Prior",
-    "Progress",
     "Reading",
+    "RecipeProgress",
+    "RunFailure",
     "Share",
     "Split",
-    "State",
-    "Step",
-    "Warning",
     "Where",
     "combine",
     "decide",

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from perfgate.judge.noise import LOOSE_DF, LOOSE_SD
-from perfgate.judge.values import Decision, JudgeInputError, Prior, State
+from perfgate.judge.values import Decision, JudgeInputError, Prior
+from perfgate.records import MetricVerdict
 
-Launch = Mapping[str, float | None]
+Medians = Mapping[str, float | None]
 """Medians of one launch by name: tok_s, accept_length, cycle_ms and phases in ms. None or missing: not measured."""
 
 SPECULATIVE_PHASES = ("verify_ms", "draft_ms", "draft_extend_ms")
@@ -68,7 +69,7 @@ class Split:
 
 
 def decompose(
-    pairs: Sequence[tuple[Launch, Launch]], slowdown: float | None = None, prior: Prior | None = None
+    pairs: Sequence[tuple[Medians, Medians]], slowdown: float | None = None, prior: Prior | None = None
 ) -> Split | None:
     """Split the slowdown of tok/s over (base, head) launches. None where tok/s was not measured in each.
 
@@ -92,7 +93,7 @@ def decompose(
     return Split(total, ordered, _sentence(total, ordered))
 
 
-def _split_pair(base: Launch, head: Launch, phases: Sequence[str], accepts: bool) -> dict[str, float]:
+def _split_pair(base: Medians, head: Medians, phases: Sequence[str], accepts: bool) -> dict[str, float]:
     """The parts of one pair's slowdown of tok/s; they add up to it exactly."""
     total = math.log(_number(base, "tok_s") / _number(head, "tok_s"))
     parts = {ACCEPT: math.log(_number(base, ACCEPT) / _number(head, ACCEPT))} if accepts else {}
@@ -109,7 +110,7 @@ def logarithmic_mean(a: float, b: float) -> float:
     return (a - b) / ratio if abs(ratio) > 1e-9 else (a + b) / 2
 
 
-def _cycle(launch: Launch, accepts: bool) -> float:
+def _cycle(launch: Medians, accepts: bool) -> float:
     """Milliseconds of one cycle: as measured, else as tok/s and accept length imply at one request at a time."""
     if _measured(launch, "cycle_ms"):
         return _number(launch, "cycle_ms")
@@ -117,7 +118,7 @@ def _cycle(launch: Launch, accepts: bool) -> float:
 
 
 def _share(
-    name: str, pairs: Sequence[tuple[Launch, Launch]], values: Sequence[float], prior: Prior | None, left: float
+    name: str, pairs: Sequence[tuple[Medians, Medians]], values: Sequence[float], prior: Prior | None, left: float
 ) -> Share:
     k = len(values)
     mean = math.fsum(values) / k
@@ -191,19 +192,19 @@ def read_recipes(plain: Decision | None, speculative: Decision | None) -> Readin
             return Reading(Where.BOTH, text)
         return Reading(Where.ENGINE, "Plain decoding lost as well: engine or communication.")
     if speculation_lost:
-        if plain.state is State.PASS:
+        if plain.state is MetricVerdict.PASS:
             return Reading(Where.SPECULATIVE, "Plain decoding did not lose: the speculative path.")
         return Reading(Where.UNKNOWN, "Speculation lost; whether plain decoding did is not decided.")
     if lost:
-        if speculative.state is State.PASS:
+        if speculative.state is MetricVerdict.PASS:
             return Reading(Where.PLAIN, "Only plain decoding lost: its own path (speculation does not run it).")
         return Reading(Where.UNKNOWN, "Plain decoding lost; whether speculation did is not decided.")
-    if plain.state is State.PASS and speculative.state is State.PASS:
+    if plain.state is MetricVerdict.PASS and speculative.state is MetricVerdict.PASS:
         return Reading(Where.NOWHERE, "Neither plain decoding nor speculation lost.")
     return Reading(Where.UNKNOWN, "No loss is sure, and not all is decided.")
 
 
-def _measured(launch: Launch, name: str) -> bool:
+def _measured(launch: Medians, name: str) -> bool:
     value = launch.get(name)
     if value is None:
         return False
@@ -212,7 +213,7 @@ def _measured(launch: Launch, name: str) -> bool:
     return True
 
 
-def _number(launch: Launch, name: str) -> float:
+def _number(launch: Medians, name: str) -> float:
     value = launch[name]
     assert value is not None  # asked only after _measured
     return value

@@ -1,19 +1,25 @@
-"""From the facts of a run to what the judge counts: launches, pairs, and the values of each metric."""
+"""From the facts of runs to the pairs that count: what was launched, and what each pair answers.
+
+Evidence belongs to the question that was asked: the trees and builds of both sides, recipe, workload and box, not
+commits. A rerun adds pairs to it, so nobody reruns until it is green; a run that was interrupted and went on with other
+builds, or on a box that is another one by now, asks anew.
+
+- Another question: the pair does not count, and that is told.
+- Another fingerprint (driver, NCCL, GPUs, limits …): the box is another box, so evidence starts afresh.
+- Another boot: a pair lies within one boot, so its difference stands. That the box was rebooted is told.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 
 from perfgate import records as r
-from perfgate.judge.rerun import Evidence, FiledPair, Question, evidence_for
-from perfgate.judge.sequential import replay
-from perfgate.judge.values import Better, Decision, Policy, Prior
-from perfgate.judge.values import Pair as JudgedPair
 from perfgate.records.files import short_hash
 
 FROM_PROBE = frozenset({"verify_ms", "draft_ms", "draft_extend_ms", "decode_ms"})
@@ -24,21 +30,28 @@ PASSING = frozenset({"host", "boot", "uptime_s", "load1", "memory_available", "s
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch with all that was measured in it."""
+    """One launch with all that was measured in it, and the box as the doctor had found it."""
 
-    id: str
-    side: r.Side
-    position: int
+    begin: r.LaunchBegin
     samples: tuple[r.Sample, ...]
     phases: tuple[r.Phases, ...]
     end: r.LaunchEnd | None
+    fingerprint: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.begin.launch_id
+
+    @property
+    def side(self) -> r.Side:
+        return self.begin.side
 
     @property
     def valid(self) -> bool:
         return self.end is not None and self.end.valid and bool(self.samples)
 
     def is_of(self, recipe: str) -> bool:
-        return self.id.startswith(f"{recipe}/")
+        return self.begin.recipe == recipe
 
     def values(self, metric: str, concurrency: int) -> tuple[float, ...]:
         """The value of each sample, in order. What the probe did not measure in every sample is absent."""
@@ -55,14 +68,60 @@ class Launch:
         return statistics.median(values) if values else None
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What pairs must have in common to be one body of evidence. Hashes and keys are compared, never read."""
+
+    base_tree: str
+    head_tree: str
+    base_build: str
+    head_build: str
+    recipe: str
+    workload: str
+    served: str  # flags and variables of the servers
+    box: str
+    fingerprint: str
+
+
+DIFFERENCES = (
+    ("base_tree", "of another tree of base"),
+    ("head_tree", "of another tree of head"),
+    ("base_build", "of another build of base"),
+    ("head_build", "of another build of head"),
+    ("recipe", "of another recipe"),
+    ("workload", "under another workload"),
+    ("served", "with other flags or variables"),
+    ("box", "on another box"),
+    ("fingerprint", "under another fingerprint of the box"),
+)
+
+
+def why_another(asked: Question, answered: Question) -> str | None:
+    """None where both are the same question; else the first thing in which they differ, in words."""
+    differing = (words for name, words in DIFFERENCES if getattr(asked, name) != getattr(answered, name))
+    return next((f"measured {words}" for words in differing), None)
+
+
+@dataclass(frozen=True)
+class MeasuredPair:
+    """A pair of two valid launches, and the question that it answers."""
+
+    run: str
+    fact: r.Pair
+    base: Launch
+    head: Launch
+    question: Question
+
+
 @dataclass(frozen=True)
 class RunFacts:
-    """The facts of one run, put in order. Only pairs of two valid launches count."""
+    """The facts of one run, put in order."""
 
     plan: r.Plan
     builds: Mapping[r.Side, r.Build]
+    build_keys: Mapping[r.Side, str]  # what is measured now: of the last builds that came off
+    fingerprint: str  # hash of what the doctor last found a fit box to be
     launches: Mapping[str, Launch]
-    pairs: tuple[r.Pair, ...]
     faults: tuple[r.Fault, ...]
     facts: tuple[r.Fact, ...]
 
@@ -72,213 +131,198 @@ class RunFacts:
         plans = [fact for fact in facts if isinstance(fact, r.Plan)]
         if not plans:
             return None
+        builds = [fact for fact in facts if isinstance(fact, r.Build)]
+        fit = [fact for fact in facts if isinstance(fact, r.Doctor) and fact.ok]
         launches = _launches(facts)
-        pairs = {
-            (pair.recipe, pair.pair): pair
-            for pair in facts
-            if isinstance(pair, r.Pair) and all(_valid(launches, name) for name in (pair.base, pair.head))
-        }
+        launched = {one.side: one.begin.build for one in launches.values()}
         return cls(
             plan=plans[-1],
-            builds={build.side: build for build in facts if isinstance(build, r.Build)},
+            builds={build.side: build for build in builds},
+            build_keys={**launched, **{build.side: build.key for build in builds if build.ok}},
+            fingerprint=fingerprint_of(fit[-1]) if fit else "",
             launches=launches,
-            pairs=tuple(pairs.values()),
             faults=tuple(fact for fact in facts[facts.index(plans[-1]) :] if isinstance(fact, r.Fault)),
             facts=tuple(facts),
         )
 
+    @cached_property
+    def measured(self) -> tuple[MeasuredPair, ...]:
+        """Every pair of two valid launches, whatever it answers."""
+        return tuple(
+            MeasuredPair(self.plan.run_id, fact, *sides, self._question(fact.recipe, *sides))
+            for fact in self.facts
+            if isinstance(fact, r.Pair)
+            if all(name in self.launches and self.launches[name].valid for name in (fact.base, fact.head))
+            for sides in [self.sides_of(fact)]
+        )
+
+    @cached_property
+    def counted(self) -> tuple[MeasuredPair, ...]:
+        """Those that answer what this run asks now; of two with one number the later."""
+        asked = {one.fact.recipe: self.question(one.fact.recipe) for one in self.measured}
+        answering = (one for one in self.measured if why_another(asked[one.fact.recipe], one.question) is None)
+        return tuple({(one.fact.recipe, one.fact.pair): one for one in answering}.values())
+
+    @property
+    def pairs(self) -> tuple[r.Pair, ...]:
+        return tuple(one.fact for one in self.counted)
+
     def pairs_of(self, recipe: str) -> tuple[r.Pair, ...]:
         return tuple(pair for pair in self.pairs if pair.recipe == recipe)
-
-    def plans(self, recipe: str) -> bool:
-        return any(plan.name == recipe for plan in self.plan.recipes)
 
     def recipe(self, name: str) -> r.RecipePlan:
         return next(recipe for recipe in self.plan.recipes if recipe.name == name)
 
     def question(self, recipe: str) -> Question:
-        """What this run asks of a recipe: only pairs that answer the same are evidence."""
-        return Question(
-            base_tree=self.plan.base.tree,
-            head_tree=self.plan.head.tree,
-            base_build=self.builds[r.Side.BASE].key if r.Side.BASE in self.builds else "",
-            head_build=self.builds[r.Side.HEAD].key if r.Side.HEAD in self.builds else "",
-            recipe=recipe,
-            workload=self.recipe(recipe).workload,
-            box=self.plan.box,
-        )
+        """What this run asks of a recipe, of the builds and on the box that it has now."""
+        return self._asked(recipe, self.build_keys, self.fingerprint)
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of what the doctor found the box to be."""
-        found = [fact.fingerprint for fact in self.facts if isinstance(fact, r.Doctor)]
-        if not found:
-            return ""
-        system = {name: value for name, value in found[-1].get("system", {}).items() if name not in PASSING}
-        return short_hash(json.dumps({**found[-1], "system": system}, sort_keys=True, default=str))
+    def is_current(self, launch: Launch) -> bool:
+        """Whether it was of the build and on the box that the run has now."""
+        return (launch.begin.build, launch.fingerprint) == (self.build_keys.get(launch.side), self.fingerprint)
 
     def sides_of(self, pair: r.Pair) -> tuple[Launch, Launch]:
         """Base and head."""
         return self.launches[pair.base], self.launches[pair.head]
 
+    def _question(self, recipe: str, base: Launch, head: Launch) -> Question:
+        prints = dict.fromkeys((base.fingerprint, head.fingerprint))  # two of them answer nothing
+        return self._asked(recipe, {r.Side.BASE: base.begin.build, r.Side.HEAD: head.begin.build}, " and ".join(prints))
 
-def _valid(launches: Mapping[str, Launch], name: str) -> bool:
-    launch = launches.get(name)
-    return launch is not None and launch.valid
+    def _asked(self, recipe: str, builds: Mapping[r.Side, str], fingerprint: str) -> Question:
+        plan = next((one for one in self.plan.recipes if one.name == recipe), None)
+        served = [dict(plan.flags), dict(plan.environment)] if plan else []
+        return Question(
+            base_tree=self.plan.base.tree,
+            head_tree=self.plan.head.tree,
+            base_build=builds.get(r.Side.BASE, ""),
+            head_build=builds.get(r.Side.HEAD, ""),
+            recipe=recipe,
+            workload=plan.workload if plan else "",
+            served=json.dumps(served, sort_keys=True, default=str),
+            box=self.plan.box,
+            fingerprint=fingerprint,
+        )
+
+
+def fingerprint_of(doctor: r.Doctor) -> str:
+    """Hash of what the doctor found the box to be."""
+    found = doctor.fingerprint
+    system = {name: value for name, value in found.get("system", {}).items() if name not in PASSING}
+    return short_hash(json.dumps({**found, "system": system}, sort_keys=True, default=str))
 
 
 def _launches(facts: Sequence[r.Fact]) -> dict[str, Launch]:
-    begun = {fact.id: fact for fact in facts if isinstance(fact, r.LaunchBegin)}
-    ended = {fact.id: fact for fact in facts if isinstance(fact, r.LaunchEnd)}
-    samples: dict[str, list[r.Sample]] = {name: [] for name in begun}
-    phases: dict[str, list[r.Phases]] = {name: [] for name in begun}
+    begun: dict[str, tuple[r.LaunchBegin, str]] = {}
+    samples: dict[str, list[r.Sample]] = {}
+    phases: dict[str, list[r.Phases]] = {}
+    fingerprint = ""
     for fact in facts:
-        if isinstance(fact, r.Sample):
-            samples.setdefault(launch_id(fact), []).append(fact)
+        if isinstance(fact, r.Doctor) and fact.ok:
+            fingerprint = fingerprint_of(fact)
+        elif isinstance(fact, r.LaunchBegin):
+            begun[fact.id] = fact, fingerprint
+        elif isinstance(fact, r.Sample):
+            samples.setdefault(fact.launch_id, []).append(fact)
         elif isinstance(fact, r.Phases):
-            phases.setdefault(launch_id(fact), []).append(fact)
+            phases.setdefault(fact.launch_id, []).append(fact)
+    ended = {fact.id: fact for fact in facts if isinstance(fact, r.LaunchEnd)}
     return {
-        name: Launch(
-            id=name,
-            side=begin.side,
-            position=begin.position,
-            samples=tuple(samples[name]),
-            phases=tuple(phases[name]),
-            end=ended.get(name),
-        )
-        for name, begin in begun.items()
+        name: Launch(begin, tuple(samples.get(name, ())), tuple(phases.get(name, ())), ended.get(name), found)
+        for name, (begin, found) in begun.items()
     }
 
 
-def launch_id(fact: r.LaunchFact) -> str:
-    """The launch a fact belongs to, e.g. "eagle3/p03/head/a1"."""
-    return f"{fact.recipe}/p{fact.pair:02d}/{fact.side.value}/a{fact.attempt}"
+# ------------------------------------------------------------------------------------------------ which pairs count
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    pair: MeasuredPair
+    why: str
 
 
 @dataclass(frozen=True)
-class JudgedMetric:
-    """A metric, its pairs and what they say. `decision` None: absent."""
+class Evidence:
+    """What a verdict stands on: the run, and the earlier runs that it continues. Every pair is asked the same."""
 
-    plan: r.MetricPlan
-    pairs: tuple[JudgedPair, ...]
-    decision: Decision | None
-    missing_in: tuple[str, ...] = ()  # launches without it, where others had it
+    run: RunFacts
+    earlier: tuple[RunFacts, ...] = ()
 
+    def pairs(self, recipe: str) -> tuple[MeasuredPair, ...]:
+        """All that count: those of earlier runs in time order, then the run's own."""
+        return (*self.earlier_pairs(recipe), *_of(self.run.counted, recipe))
 
-def judge_metrics(run: RunFacts, earlier: Sequence[RunFacts] = ()) -> tuple[JudgedMetric, ...]:
-    """Every planned metric on all pairs of its recipe. Where a gated one is absent its fallback is gated instead."""
-    judged = [_judge_metric(run, plan, earlier) for plan in run.plan.metrics]
-    for absent in [one for one in judged if one.plan.gated and one.decision is None and one.plan.fallback]:
-        _gate_the_fallback(judged, absent, run, earlier)
-    return tuple(judged)
+    def earlier_pairs(self, recipe: str) -> tuple[MeasuredPair, ...]:
+        return self._sorted(recipe)[0]
 
+    def dropped(self, recipe: str) -> tuple[Dropped, ...]:
+        """Of earlier runs, then of this run from before it was interrupted."""
+        own = answering(self.run.question(recipe), _of(self.run.measured, recipe))
+        return (*self._sorted(recipe)[1], *own[1])
 
-def _gate_the_fallback(
-    judged: list[JudgedMetric], absent: JudgedMetric, run: RunFacts, earlier: Sequence[RunFacts]
-) -> None:
-    if not counted_pairs(run, earlier, absent.plan.recipe):
-        return  # nothing measured yet, so nothing is absent either
-    assert absent.plan.fallback is not None
-    fallback = dataclasses.replace(absent.plan, metric=absent.plan.fallback, fallback=None)
-    judged[judged.index(absent)] = dataclasses.replace(absent, plan=dataclasses.replace(absent.plan, gated=False))
-    same = [
-        i
-        for i, one in enumerate(judged)
-        if (one.plan.recipe, one.plan.metric, one.plan.concurrency)
-        == (fallback.recipe, fallback.metric, fallback.concurrency)
-    ]
-    if same and judged[same[0]].plan.prior_sd:
-        fallback = _with_noise_of(judged[same[0]].plan, fallback)
-    in_its_place = _judge_metric(run, fallback, earlier)
-    if same:
-        judged[same[0]] = in_its_place
-    else:
-        judged.append(in_its_place)
-
-
-def _with_noise_of(own: r.MetricPlan, fallback: r.MetricPlan) -> r.MetricPlan:
-    """Judged by the absent metric's rule, but with what is known of its own noise."""
-    return dataclasses.replace(
-        fallback,
-        prior_sd=own.prior_sd,
-        prior_df=own.prior_df,
-        prior_bad=own.prior_bad,
-        prior_far=own.prior_far,
-        prior_from=own.prior_from,
-    )
-
-
-def _judge_metric(run: RunFacts, plan: r.MetricPlan, earlier: Sequence[RunFacts]) -> JudgedMetric:
-    filed = filed_pairs(run, earlier, plan)
-    missing = tuple(name for entry in filed for name in entry.missing)
-    pairs = tuple(entry.pair for entry in filed if entry.pair is not None)
-    if missing or not pairs:  # absent on one side is absent on both, for all pairs: half a metric compares nothing
-        return JudgedMetric(plan, (), None, missing if pairs else ())
-    own = len(run.pairs_of(plan.recipe))
-    policy = Policy(
-        budget=plan.budget,
-        alpha=plan.alpha,
-        beta=run.plan.limits.beta,
-        max_pairs=len(pairs) - own + run.plan.limits.max_pairs,
-        min_pairs_to_fail=run.plan.limits.min_pairs_to_fail,
-    )
-    better: Better = "higher" if r.METRICS[plan.metric].better is r.Better.HIGHER else "lower"
-    return JudgedMetric(plan, pairs, replay(policy, prior_of(plan), pairs, better))
-
-
-def prior_of(plan: r.MetricPlan) -> Prior | None:
-    """None: nothing is known of the noise."""
-    if not plan.prior_sd or not plan.prior_df:
-        return None
-    return Prior(plan.prior_sd, plan.prior_df, plan.prior_bad, plan.prior_far)
-
-
-@dataclass(frozen=True)
-class _Filed:
-    pair: JudgedPair | None
-    missing: tuple[str, ...]
-
-
-def filed_pairs(run: RunFacts, earlier: Sequence[RunFacts], plan: r.MetricPlan) -> list[_Filed]:
-    """The pairs of earlier runs that answer the same question on the same box, in time order, then this run's."""
-    counted = counted_pairs(run, earlier, plan.recipe)
-    return [_file(*one.sides_of(pair), pair, plan) for one, pair in counted]
-
-
-def counted_pairs(run: RunFacts, earlier: Sequence[RunFacts], recipe: str) -> list[tuple[RunFacts, r.Pair]]:
-    entries = {
-        (one.plan.run_id, pair.pair): (one, pair)
-        for one in earlier
-        if one.plans(recipe)
-        for pair in one.pairs_of(recipe)
-    }
-    kept = earlier_evidence(run, earlier, recipe).strata
-    before = [entries[filed.run, filed.number] for stratum in kept for filed in stratum.pairs]
-    return [*before, *((run, pair) for pair in run.pairs_of(recipe))]
-
-
-def earlier_evidence(run: RunFacts, earlier: Sequence[RunFacts], recipe: str) -> Evidence:
-    """Which pairs of earlier runs count, and which do not and why."""
-    filed = [
-        FiledPair(
-            question=one.question(recipe),
-            pair=JudgedPair((), (), None),  # values differ by metric and are looked up later
-            run=one.plan.run_id,
-            number=pair.pair,
-            time=pair.t,
-            boot=pair.boot,
-            fingerprint=one.fingerprint,
+    def notices(self, recipe: str) -> tuple[r.Notice, ...]:
+        """What it stands on and what it leaves out."""
+        at_hand = {one.plan.run_id for one in self.earlier}
+        missing = [name for name in self.run.plan.continues if name not in at_hand]
+        return (
+            *_rebooted(self.earlier_pairs(recipe)),
+            *_left_out(self.dropped(recipe), self.run.plan.run_id),
+            *_missing(missing),
         )
-        for one in earlier
-        if one.plans(recipe)
-        for pair in one.pairs_of(recipe)
-    ]
-    at_hand = {one.plan.run_id for one in earlier}
-    missing = [name for name in run.plan.continues if name not in at_hand]
-    return evidence_for(run.question(recipe), run.fingerprint, filed, missing)
+
+    def _sorted(self, recipe: str) -> tuple[tuple[MeasuredPair, ...], tuple[Dropped, ...]]:
+        """Earlier runs hand on what they count themselves."""
+        on_file = (pair for one in self.earlier for pair in _of(one.counted, recipe))
+        return answering(self.run.question(recipe), on_file)
 
 
-def _file(base: Launch, head: Launch, pair: r.Pair, plan: r.MetricPlan) -> _Filed:
-    values = base.values(plan.metric, plan.concurrency), head.values(plan.metric, plan.concurrency)
-    missing = tuple(launch.id for launch, found in zip((base, head), values, strict=True) if not found)
-    return _Filed(None if missing else JudgedPair.of(*values, first=pair.first.value), missing)
+def _of(pairs: Iterable[MeasuredPair], recipe: str) -> Iterator[MeasuredPair]:
+    return (pair for pair in pairs if pair.fact.recipe == recipe)
+
+
+def answering(
+    asked: Question, measured: Iterable[MeasuredPair]
+) -> tuple[tuple[MeasuredPair, ...], tuple[Dropped, ...]]:
+    """The pairs that answer this question, in time order, and the others, each with the reason."""
+    kept: dict[tuple[str, str], MeasuredPair] = {}
+    dropped: list[Dropped] = []
+    for pair in sorted(measured, key=lambda pair: (pair.fact.t, pair.run, pair.fact.pair)):
+        key = (pair.run, pair.fact.id)
+        why = why_another(asked, pair.question) or ("filed twice" if key in kept else None)
+        if why is None:
+            kept[key] = pair
+        else:
+            dropped.append(Dropped(pair, why))
+    return tuple(kept.values()), tuple(dropped)
+
+
+def _rebooted(pairs: Sequence[MeasuredPair]) -> Iterator[r.Notice]:
+    boots = [(boot, len(list(group))) for boot, group in groupby(pairs, key=lambda pair: pair.fact.boot)]
+    if len({boot for boot, _ in boots}) > 1:
+        counts = [count for _, count in boots]
+        yield r.Notice(
+            code="evidence_stratified",
+            text=f"The box was rebooted since: evidence of {' + '.join(map(str, counts))} pairs from"
+            f" {len(counts)} boots, each pair within one.",
+            data={"boots": len(counts), "pairs": sum(counts)},
+        )
+
+
+def _left_out(dropped: Sequence[Dropped], run: str) -> Iterator[r.Notice]:
+    reasons = [("from before the interruption" if one.pair.run == run else "earlier", one.why) for one in dropped]
+    for when, why in dict.fromkeys(reasons):
+        count = reasons.count((when, why))
+        pairs = f"pair{'' if count == 1 else 's'}"
+        which = f"earlier {pairs}" if when == "earlier" else f"{pairs} {when}"
+        yield r.Notice(
+            code="evidence_restarted" if why.endswith("fingerprint of the box") else "evidence_dropped",
+            text=f"{count} {which} not counted: {why}.",
+            data={"pairs": count, "why": why},
+        )
+
+
+def _missing(runs: Sequence[str]) -> Iterator[r.Notice]:
+    if runs:
+        text = f"Facts of {len(runs)} earlier run(s) are not at hand ({', '.join(runs)}): their pairs are not counted."
+        yield r.Notice(code="evidence_missing", text=text, data={"runs": len(runs)})

@@ -45,7 +45,7 @@ NEGLIGIBLE = 12.0  # nats above the best: e⁻¹² of its weight
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PairDifference:
     """A pair as one number: slowdown in log units, and +1 where base was first, −1 head, 0 not known."""
 
     slowdown: float
@@ -80,10 +80,10 @@ class Explanation(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class Explanations:
     """All explanations of the same pairs, under one idea of the noise."""
 
-    differences: tuple[Difference, ...]
+    differences: tuple[PairDifference, ...]
     noise: Noise
     explanations: tuple[Explanation, ...]
     best: Explanation
@@ -137,15 +137,15 @@ class Evidence:
         return guess.cost + len(self.differences) * _cost_of_bad(guess, noise) + far
 
 
-def explain(differences: Sequence[Difference], noise: Noise) -> Evidence:
+def explain(differences: Sequence[PairDifference], noise: Noise) -> Explanations:
     """All explanations of these pairs (at least one)."""
     numbers = sorted(range(len(differences)), key=lambda n: (differences[n].slowdown, differences[n].order))
     explanations = tuple(_explanations([differences[number] for number in numbers], noise))
     best = min(explanations, key=attrgetter("cost"))
-    return Evidence(tuple(differences), noise, explanations, best, tuple(numbers))
+    return Explanations(tuple(differences), noise, explanations, best, tuple(numbers))
 
 
-def _explanations(ordered: Sequence[Difference], noise: Noise) -> Iterator[Explanation]:
+def _explanations(ordered: Sequence[PairDifference], noise: Noise) -> Iterator[Explanation]:
     k = len(ordered)
     slowdowns = [pair.slowdown for pair in ordered]
     guesses = [(guess, guess.df * guess.sd**2, _cost_of_bad(guess, noise)) for guess in noise.guesses]
@@ -177,7 +177,7 @@ class _Window:
         self.n = self.base_first = self.head_first = 0
         self.d = self.dd = self.od = 0.0
 
-    def add(self, pair: Difference) -> None:
+    def add(self, pair: PairDifference) -> None:
         self.n += 1
         self.d += pair.slowdown
         self.dd += pair.slowdown * pair.slowdown

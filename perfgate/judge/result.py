@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from perfgate import records as r
-from perfgate.judge.calibrated import calibration_verdict, false_alarms
-from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics, launch_id
-from perfgate.judge.outputs import compared_outputs
-from perfgate.judge.probe_notices import probe_notices
-from perfgate.judge.splits import decompositions
+from perfgate.judge.calibration import calibration_verdict, false_alarms
+from perfgate.judge.decompose import ACCEPT, PLAIN_PHASES, SPECULATIVE_PHASES, decompose, read_recipes
+from perfgate.judge.evidence import Evidence, Launch, RunFacts
+from perfgate.judge.metrics import JudgedMetric, gated, judge_metrics, prior_of
+from perfgate.judge.notices import compared_outputs, notices_of, probe_notices
 from perfgate.judge.suspects import nothing_touches, suspects_of
-from perfgate.judge.tellings import notices_of
-from perfgate.judge.verdict import Disturbance, Failure, Faults, Gated, GateVerdict, combine
+from perfgate.judge.values import Decision
+from perfgate.judge.verdict import Disturbance, Faults, GateVerdict, RunFailure, combine
 
 INTERVAL_LEVEL = 0.95
 
@@ -31,18 +31,15 @@ class Conditions:
     notices: tuple[r.Notice, ...] = ()
 
 
-def judge_run(
-    run: RunFacts, conditions: Conditions | None = None, earlier: Sequence[RunFacts] = (), skipped: str | None = None
-) -> r.Result:
-    """The whole result. `earlier` are the runs whose evidence this one continues, in time order."""
-    conditions = conditions or Conditions()
-    plan = run.plan
-    judged = judge_metrics(run, earlier)
+def judge_run(evidence: Evidence, conditions: Conditions | None = None, skipped: str | None = None) -> r.Result:
+    """The whole result of the run that the evidence is of."""
+    conditions, run = conditions or Conditions(), evidence.run
+    plan, judged = run.plan, judge_metrics(evidence)
     faults = faults_of(run, conditions.disturbances, skipped)
-    verdict = calibration_verdict(run, judged, faults) if plan.calibration else combine(gated_of(judged), faults)
-    outputs = compared_outputs((*earlier, run))
-    metrics = tuple(_metric(one, (*earlier, run)) for one in judged)
-    parts = () if plan.calibration else decompositions(run, judged, earlier)
+    verdict = calibration_verdict(run, judged, faults) if plan.calibration else combine(gated(judged), faults)
+    outputs = compared_outputs((*evidence.earlier, run))
+    metrics = tuple(_metric(one, measured=bool(evidence.pairs(one.plan.recipe))) for one in judged)
+    parts = () if plan.calibration else decompositions(evidence, judged)
     regressed = verdict.verdict is r.Verdict.REGRESSION and not plan.calibration
     suspects = suspects_of(plan, metrics, parts) if regressed else ()
     nobody = nothing_touches(plan, metrics, parts) if regressed and not suspects else None
@@ -70,7 +67,7 @@ def judge_run(
             *_tolerated(verdict),
             *probe_notices(run),
             *false_alarms(run, judged),
-            *notices_of(run, judged, outputs, earlier),
+            *notices_of(evidence, judged, outputs),
             *((nobody,) if nobody else ()),
         ),
         outputs_differ=any(one.differ for one in outputs.values()) if outputs else None,
@@ -87,23 +84,8 @@ def disturbed(run: RunFacts, disturbances: Sequence[Disturbance]) -> bool:
 
     Whatever ended the run, or kept it from going on, took nothing from the pairs that it had.
     """
-    verdict = combine(gated_of(judge_metrics(run)), Faults(environment=tuple(disturbances)))
+    verdict = combine(gated(judge_metrics(Evidence(run))), Faults(environment=tuple(disturbances)))
     return verdict.verdict is r.Verdict.ENVIRONMENT
-
-
-def gated_of(judged: Iterable[JudgedMetric]) -> tuple[Gated, ...]:
-    return tuple(
-        Gated(
-            recipe=one.plan.recipe,
-            metric=one.plan.metric,
-            decision=one.decision,
-            budget=one.plan.budget,
-            better="higher" if r.METRICS[one.plan.metric].better is r.Better.HIGHER else "lower",
-            concurrency=one.plan.concurrency,
-        )
-        for one in judged
-        if one.plan.gated
-    )
 
 
 def faults_of(run: RunFacts, disturbances: Sequence[Disturbance] = (), skipped: str | None = None) -> Faults:
@@ -111,10 +93,10 @@ def faults_of(run: RunFacts, disturbances: Sequence[Disturbance] = (), skipped: 
     builds = [build for build in run.builds.values() if not build.ok]
     return Faults(
         skipped=skipped,
-        build=tuple(Failure(build.reason, build.side if build.blame is r.Blame.SIDE else None) for build in builds),
+        build=tuple(RunFailure(build.reason, build.side if build.blame is r.Blame.SIDE else None) for build in builds),
         environment=(*(Disturbance(f.text) for f in run.faults if f.code == r.DOCTOR_FAULT), *disturbances),
         bench=tuple(
-            Failure(f.text, f.side if f.blame is r.Blame.SIDE else None)
+            RunFailure(f.text, f.side if f.blame is r.Blame.SIDE else None)
             for f in run.faults
             if f.code not in (r.DOCTOR_FAULT, r.STOPPED_FAULT)
         ),
@@ -138,8 +120,10 @@ def _side(run: RunFacts, side: r.Side, commit: r.Commit) -> r.SideResult:
     return r.SideResult(sha=commit.sha, tree=commit.tree, build=build.key if build else None, title=commit.title)
 
 
-def _metric(one: JudgedMetric, runs: Sequence[RunFacts]) -> r.Metric:
-    plan, decision, kind = one.plan, one.decision, r.METRICS[one.plan.metric]
+def _metric(one: JudgedMetric, *, measured: bool) -> r.Metric:
+    """`measured`: whether its recipe has a pair."""
+    plan, decision, kind = one.plan, one.decision, one.kind
+    absent = r.MetricVerdict.ABSENT if measured else r.MetricVerdict.CONTINUE
     base = _base_value(one) if decision else None
     turned = decision.slowdown * (-1 if kind.better is r.Better.HIGHER else 1) if decision else None
     exact = plan.metric == "accept_length" and _is_one_value(one)
@@ -160,8 +144,8 @@ def _metric(one: JudgedMetric, runs: Sequence[RunFacts]) -> r.Metric:
         budget=plan.budget,
         alpha=plan.alpha,
         gated=plan.gated,
-        verdict=_verdict_of(one, runs),
-        effect=r.Effect.SAME if exact else r.Effect(decision.effect.value) if decision else r.Effect.UNKNOWN,
+        verdict=one.state or absent,
+        effect=r.Effect.SAME if exact else decision.effect if decision else r.Effect.UNKNOWN,
         pairs=decision.pairs if decision else 0,
     )
 
@@ -170,13 +154,6 @@ def _is_one_value(one: JudgedMetric) -> bool:
     """A count at temperature 0 that came out the same in every launch has no scatter that would have to be assumed."""
     values = {value for pair in one.pairs for value in (*pair.base, *pair.head)}
     return len(one.pairs) > 1 and len(values) == 1
-
-
-def _verdict_of(one: JudgedMetric, runs: Sequence[RunFacts]) -> r.MetricVerdict:
-    if one.decision:
-        return r.MetricVerdict(one.decision.state.value)
-    measured = any(run.pairs_of(one.plan.recipe) for run in runs)
-    return r.MetricVerdict.ABSENT if measured else r.MetricVerdict.CONTINUE
 
 
 def _base_value(one: JudgedMetric) -> float:
@@ -188,6 +165,67 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def decompositions(evidence: Evidence, judged: Sequence[JudgedMetric]) -> tuple[r.Decomposition, ...]:
+    """Of each recipe's loss, from its launches: one for each recipe with pairs, at its first concurrency."""
+    run = evidence.run
+    tok_s = {
+        one.plan.recipe: one
+        for one in judged
+        if one.plan.metric == "tok_s" and one.plan.concurrency == run.recipe(one.plan.recipe).concurrencies[0]
+    }
+    reading = _reading(run, tok_s)
+    found = (_decomposition(evidence, one, reading) for one in tok_s.values())
+    return tuple(one for one in found if one is not None)
+
+
+def _decomposition(evidence: Evidence, judged: JudgedMetric, reading: str) -> r.Decomposition | None:
+    if judged.decision is None:
+        return None
+    plan = judged.plan
+    pairs = [
+        (_medians(pair.base, plan.concurrency), _medians(pair.head, plan.concurrency))
+        for pair in evidence.pairs(plan.recipe)
+    ]
+    split = decompose(pairs, judged.decision.slowdown, prior_of(plan))
+    if split is None:
+        return None
+    sentence = f"{plan.recipe} {split.sentence}."
+    tells = evidence.run.recipe(plan.recipe).speculative and judged.decision.low > 0
+    return r.Decomposition(
+        recipe=plan.recipe,
+        concurrency=plan.concurrency,
+        total=split.slowdown,
+        parts=tuple(
+            r.Part(
+                phase=share.name,
+                slowdown=share.slowdown,
+                low=share.low,
+                high=share.high,
+                base_ms=share.base if share.name != ACCEPT else None,
+                head_ms=share.head if share.name != ACCEPT else None,
+            )
+            for share in split.shares
+        ),
+        sentence=f"{sentence} {reading}" if tells and reading else sentence,
+    )
+
+
+def _medians(launch: Launch, concurrency: int) -> dict[str, float | None]:
+    names = ("tok_s", "cycle_ms", ACCEPT, *SPECULATIVE_PHASES, *PLAIN_PHASES)
+    return {name: launch.value(name, concurrency) for name in names}
+
+
+def _reading(run: RunFacts, tok_s: dict[str, JudgedMetric]) -> str:
+    """What plain decoding and speculation say together; the first recipe of each kind speaks for it."""
+    plain, speculative = (_first(run, tok_s, speculative=kind) for kind in (False, True))
+    return read_recipes(plain, speculative).sentence if plain and speculative else ""
+
+
+def _first(run: RunFacts, tok_s: dict[str, JudgedMetric], *, speculative: bool) -> Decision | None:
+    names = [plan.name for plan in run.plan.recipes if plan.speculative is speculative]
+    return next((tok_s[name].decision for name in names if name in tok_s), None)
+
+
 def _launch_results(run: RunFacts) -> tuple[r.LaunchResult, ...]:
     paired = {name for pair in run.pairs for name in (pair.base, pair.head)}
     second = {pair.head if pair.first is r.Side.BASE else pair.base for pair in run.pairs}
@@ -195,7 +233,7 @@ def _launch_results(run: RunFacts) -> tuple[r.LaunchResult, ...]:
     return tuple(
         r.LaunchResult(
             id=launch.id,
-            position=(2 if launch.id in second else 1) if launch.id in paired else launch.position,
+            position=(2 if launch.id in second else 1) if launch.id in paired else launch.begin.position,
             valid=launch.valid,
             values={
                 f"{metric}@{concurrency}": launch.value(metric, concurrency)
@@ -205,7 +243,7 @@ def _launch_results(run: RunFacts) -> tuple[r.LaunchResult, ...]:
             paired=launch.id in paired,
         )
         for launch in run.launches.values()
-        if launch.end is not None and launch.end.pair > 0  # none to throw away
+        if launch.end is not None and launch.begin.pair > 0  # none to throw away
     )
 
 
@@ -227,7 +265,7 @@ def minutes_spent(run: RunFacts) -> float:
 
 
 def _seconds_until_killed(run: RunFacts, name: str) -> float:
-    of_it = [fact.mono for fact in run.facts if isinstance(fact, r.LaunchFact) and launch_id(fact) == name]
+    of_it = [fact.mono for fact in run.facts if isinstance(fact, r.LaunchFact) and fact.launch_id == name]
     return max(of_it) - min(of_it)
 
 

@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-Better = Literal["higher", "lower"]
-First = Literal["base", "head"]
+from perfgate.records import Effect, MetricVerdict, Notice, Side
 
 
 class JudgeInputError(ValueError):
     """Numbers that no verdict can be built on: nothing measured, zero, negative, not finite."""
-
-
-class State(StrEnum):
-    """What the pairs so far say of one metric."""
-
-    CONTINUE = "continue"
-    PASS = "pass"
-    REGRESSION = "regression"
-    INCONCLUSIVE = "inconclusive"
-
-
-class Effect(StrEnum):
-    """What a reader is told of the change, apart from whether it fails the gate."""
-
-    FASTER = "faster"
-    SAME = "same"
-    SLOWER_WITHIN_BUDGET = "slower_within_budget"
-    SLOWER = "slower"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +62,6 @@ class Prior:
 
 
 @dataclass(frozen=True, slots=True)
-class Warning:
-    """Something a reader of the verdict should know; `data` holds the numbers of `text`."""
-
-    code: str
-    text: str
-    data: Mapping[str, float | int | str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Drift:
     """What being the second launch of a pair costs (log units, + = the second launch is slower)."""
 
@@ -102,19 +71,19 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PairSamples:
     """The samples of one base and one head launch next to each other, in the metric's own unit."""
 
     base: tuple[float, ...]
     head: tuple[float, ...]
-    first: First | None = None
+    first: Side | None = None
 
     @classmethod
-    def of(cls, base: Sequence[float], head: Sequence[float], first: First | None = None) -> Pair:
+    def of(cls, base: Sequence[float], head: Sequence[float], first: Side | None = None) -> PairSamples:
         """Check the numbers and keep them. Raises JudgeInputError with the side and the reason."""
-        if first not in ("base", "head", None):
+        if first is not None and first not in tuple(Side):
             raise JudgeInputError(f"first must be 'base', 'head' or None, not {first!r}")
-        return cls(_checked(base, "base"), _checked(head, "head"), first)
+        return cls(_checked(base, Side.BASE), _checked(head, Side.HEAD), first)
 
     @property
     def difference(self) -> float:
@@ -130,7 +99,7 @@ class Decision:
     detectable: the smallest slowdown these pairs could have shown as a regression.
     """
 
-    state: State
+    state: MetricVerdict
     slowdown: float
     low: float
     high: float
@@ -138,10 +107,10 @@ class Decision:
     detectable: float
     effect: Effect
     drift: Drift | None = None
-    warnings: tuple[Warning, ...] = ()
+    warnings: tuple[Notice, ...] = ()
 
 
-def _checked(samples: Sequence[float], side: str) -> tuple[float, ...]:
+def _checked(samples: Sequence[float], side: Side) -> tuple[float, ...]:
     if len(samples) == 0:
         raise JudgeInputError(f"{side} has no samples: a launch without samples is no launch")
     values: list[float] = []

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from perfgate.errors import Exit
-from perfgate.judge.values import Better, Decision, State
-from perfgate.records import Side, Verdict, metric_label
+from perfgate.judge.metrics import JudgedMetric
+from perfgate.records import Better, MetricVerdict, Side, Verdict
 
 EXCUSE = 0.5  # a shift of the box smaller than this share of the measured loss does not excuse it
 
@@ -32,23 +32,7 @@ EXIT_CODES: Mapping[Verdict, Exit] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Gated:
-    """One gated metric and the judge's latest look at it; None where nothing was measured of it."""
-
-    recipe: str
-    metric: str
-    decision: Decision | None
-    budget: float
-    better: Better = "higher"
-    concurrency: int = 1
-
-    @property
-    def state(self) -> State | None:
-        return self.decision.state if self.decision else None
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
+class RunFailure:
     """A build or a benchmark that did not come off; `side` where it is one side's."""
 
     text: str
@@ -74,9 +58,9 @@ class Faults:
     """All that stands between the numbers and a verdict. Each in the order in which it happened."""
 
     skipped: str | None = None
-    build: tuple[Failure, ...] = ()
+    build: tuple[RunFailure, ...] = ()
     environment: tuple[Disturbance, ...] = ()
-    bench: tuple[Failure, ...] = ()
+    bench: tuple[RunFailure, ...] = ()
     stopped: str | None = None  # why measuring ended early, e.g. "the limit of 90 minutes"
 
 
@@ -91,10 +75,10 @@ class GateVerdict:
     tolerated: tuple[Disturbance, ...] = ()
 
 
-def combine(metrics: Sequence[Gated], faults: Faults | None = None) -> GateVerdict:
+def combine(metrics: Sequence[JudgedMetric], faults: Faults | None = None) -> GateVerdict:
     """The verdict of the gate on its gated metrics and all that went wrong."""
     faults = faults or Faults()
-    slower = [gated for gated in metrics if gated.state is State.REGRESSION]
+    slower = [gated for gated in metrics if gated.state is MetricVerdict.REGRESSION]
     excusing = [disturbance for disturbance in faults.environment if _excuses(disturbance, slower)]
     tolerated = tuple(disturbance for disturbance in faults.environment if disturbance not in excusing)
     if faults.skipped is not None:
@@ -110,27 +94,26 @@ def combine(metrics: Sequence[Gated], faults: Faults | None = None) -> GateVerdi
         return GateVerdict(Verdict.REGRESSION, reason, EXIT_CODES[Verdict.REGRESSION], tolerated=tolerated)
     if faults.bench:
         return _failed(Verdict.BENCH_FAILED, faults.bench)
-    open_ones = [gated for gated in metrics if gated.state is not State.PASS]
+    open_ones = [gated for gated in metrics if gated.state is not MetricVerdict.PASS]
     if open_ones or not metrics:
         return _verdict(Verdict.INCONCLUSIVE, _why_open(open_ones, faults.stopped))
     return _verdict(Verdict.PASS, _why_passed(metrics))
 
 
-def describe(gated: Gated) -> str:
+def describe(gated: JudgedMetric) -> str:
     """One metric in words: "eagle3 tok/s −36.0 % (−37.2 to −34.8 %) in 2 pairs"."""
     decision = gated.decision
-    name = f"{gated.recipe} {metric_label(gated.metric)}"
     if decision is None:
-        return f"{name} was not measured"
-    ends = sorted((_change(decision.low, gated.better), _change(decision.high, gated.better)))
+        return f"{gated.name} was not measured"
+    ends = sorted((_change(decision.low, gated.kind.better), _change(decision.high, gated.kind.better)))
     return (
-        f"{name} {_signed(_change(decision.slowdown, gated.better))} %"
+        f"{gated.name} {_signed(_change(decision.slowdown, gated.kind.better))} %"
         f" ({_signed(ends[0])} to {_signed(ends[1])} %) in {_count(decision.pairs, 'pair')}"
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RecipeProgress:
     """How far one recipe is. Recipes come in the order in which they matter, the most touched first."""
 
     recipe: str
@@ -139,52 +122,56 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NextStep:
     """What to do next: measure a pair of `recipe`, or stop where it is None. `reason` says why."""
 
     recipe: str | None
     reason: str
-    out_of_time: bool = field(default=False)
+    out_of_time: bool = False
 
 
 def next_step(
-    metrics: Sequence[Gated],
-    progress: Sequence[Progress],
+    metrics: Sequence[JudgedMetric],
+    progress: Sequence[RecipeProgress],
     max_pairs: int,
     minutes_left: float | None = None,
-) -> Step:
+) -> NextStep:
     """Which recipe gets the next pair, if any. `max_pairs`, like `progress`, counts this run's own pairs alone."""
     wanted = _wanted(metrics, progress, max_pairs)
     affordable = [recipe for recipe in wanted if _affordable(recipe, minutes_left)]
     if affordable:
         chosen = min(affordable, key=lambda recipe: recipe.pairs)  # the first of those with the fewest pairs
-        return Step(chosen.recipe, f"pair {chosen.pairs + 1} of {chosen.recipe}")
+        return NextStep(chosen.recipe, f"pair {chosen.pairs + 1} of {chosen.recipe}")
     if wanted:
-        return Step(None, f"no time left for another pair of {wanted[0].recipe}", out_of_time=True)
-    if any(gated.state is State.REGRESSION for gated in metrics):
-        return Step(None, "a regression is found and each recipe has a pair")
-    if any(gated.state is not State.PASS for gated in metrics):
-        return Step(None, f"the limit of {_count(max_pairs, 'pair')} is reached")
-    return Step(None, "every gated metric is decided")
+        return NextStep(None, f"no time left for another pair of {wanted[0].recipe}", out_of_time=True)
+    if any(gated.state is MetricVerdict.REGRESSION for gated in metrics):
+        return NextStep(None, "a regression is found and each recipe has a pair")
+    if any(gated.state is not MetricVerdict.PASS for gated in metrics):
+        return NextStep(None, f"the limit of {_count(max_pairs, 'pair')} is reached")
+    return NextStep(None, "every gated metric is decided")
 
 
-def _wanted(metrics: Sequence[Gated], progress: Sequence[Progress], max_pairs: int) -> list[Progress]:
+def _wanted(
+    metrics: Sequence[JudgedMetric], progress: Sequence[RecipeProgress], max_pairs: int
+) -> list[RecipeProgress]:
     unmeasured = [recipe for recipe in progress if recipe.pairs == 0]
-    if any(gated.state is State.REGRESSION for gated in metrics):
+    if any(gated.state is MetricVerdict.REGRESSION for gated in metrics):
         return unmeasured
-    undecided = {gated.recipe for gated in metrics if gated.state in (State.CONTINUE, State.INCONCLUSIVE)}
+    undecided = {
+        gated.plan.recipe for gated in metrics if gated.state in (MetricVerdict.CONTINUE, MetricVerdict.INCONCLUSIVE)
+    }
     return [
         recipe for recipe in progress if recipe.pairs == 0 or (recipe.recipe in undecided and recipe.pairs < max_pairs)
     ]
 
 
-def _affordable(recipe: Progress, minutes_left: float | None) -> bool:
+def _affordable(recipe: RecipeProgress, minutes_left: float | None) -> bool:
     if minutes_left is None:
         return True
     return minutes_left > 0 and (recipe.minutes_per_pair or 0.0) <= minutes_left
 
 
-def _excuses(disturbance: Disturbance, slower: Sequence[Gated]) -> bool:
+def _excuses(disturbance: Disturbance, slower: Sequence[JudgedMetric]) -> bool:
     losses = [gated.decision.slowdown for gated in slower if gated.decision]
     if not losses:
         return disturbance.alone
@@ -193,15 +180,15 @@ def _excuses(disturbance: Disturbance, slower: Sequence[Gated]) -> bool:
     return abs(disturbance.shift) >= EXCUSE * max(losses)
 
 
-def _loss_in_budgets(gated: Gated) -> float:
-    return gated.decision.slowdown / gated.budget if gated.decision else 0.0
+def _loss_in_budgets(gated: JudgedMetric) -> float:
+    return gated.decision.slowdown / gated.plan.budget if gated.decision else 0.0
 
 
 def _verdict(verdict: Verdict, reason: str) -> GateVerdict:
     return GateVerdict(verdict, reason, EXIT_CODES[verdict])
 
 
-def _failed(verdict: Verdict, failures: Sequence[Failure]) -> GateVerdict:
+def _failed(verdict: Verdict, failures: Sequence[RunFailure]) -> GateVerdict:
     sides = {failure.side for failure in failures}
     side = sides.pop() if len(sides) == 1 else None
     return GateVerdict(
@@ -209,7 +196,7 @@ def _failed(verdict: Verdict, failures: Sequence[Failure]) -> GateVerdict:
     )
 
 
-def _why_open(open_ones: Sequence[Gated], stopped: str | None) -> str:
+def _why_open(open_ones: Sequence[JudgedMetric], stopped: str | None) -> str:
     if not open_ones:
         return "Nothing was measured: no gated metric is at hand."
     absent = [gated for gated in open_ones if gated.decision is None]
@@ -227,7 +214,7 @@ def _why_open(open_ones: Sequence[Gated], stopped: str | None) -> str:
         if decision.low > 0
         else f"is neither slower for sure nor surely under the budget of {budget}"
     )
-    could = f"{abs(_change(decision.detectable, least_known.better)):.1f} %"
+    could = f"{abs(_change(decision.detectable, least_known.kind.better)):.1f} %"
     return f"{describe(least_known)} {doubt}; a loss of {could} would have shown{ended}."
 
 
@@ -240,8 +227,8 @@ def was_cancelled(stopped: str) -> bool:
     return stopped.startswith("cancelled")
 
 
-def _why_passed(metrics: Sequence[Gated]) -> str:
-    worst = max(metrics, key=lambda gated: gated.decision.high / gated.budget if gated.decision else 0.0)
+def _why_passed(metrics: Sequence[JudgedMetric]) -> str:
+    worst = max(metrics, key=lambda gated: gated.decision.high / gated.plan.budget if gated.decision else 0.0)
     return (
         f"No gated metric is slower by its budget. Nearest to it at worst: {describe(worst)}, budget {_budget(worst)}."
     )
@@ -254,16 +241,16 @@ def _first_of(texts: Sequence[str]) -> str:
 
 def _change(slowdown: float, better: Better) -> float:
     """Percent change of the metric itself, head against base."""
-    return 100 * math.expm1(-slowdown if better == "higher" else slowdown)
+    return 100 * math.expm1(-slowdown if better is Better.HIGHER else slowdown)
 
 
 def _signed(percent: float) -> str:
     return f"{percent:+.1f}".replace("-", "−")
 
 
-def _budget(gated: Gated) -> str:
+def _budget(gated: JudgedMetric) -> str:
     """As the change that it stands for, like every number beside it: "−3.0 %"."""
-    return f"{_signed(_change(gated.budget, gated.better))} %"
+    return f"{_signed(_change(gated.plan.budget, gated.kind.better))} %"
 
 
 def _count(number: int, thing: str) -> str:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from perfgate.probe.lines import PHASES
 from perfgate.probe.reading import Cycle, ProbeReading, Process, read_probe
-from perfgate.records import LaunchFact, Notice, Phases, RankPhases
+from perfgate.records import LaunchId, Notice, Phases, RankPhases
 
 __all__ = ["LaunchPhases", "SamplePhases", "Window", "phases_of", "read_probe"]
 
@@ -58,17 +58,13 @@ class SamplePhases:
     ranks: tuple[RankPhases, ...] = ()
     warnings: tuple[Notice, ...] = ()
 
-    def fact(self, launch: LaunchFact, concurrency: int) -> Phases:
+    def fact(self, launch: LaunchId, concurrency: int) -> Phases:
         """The line for facts.jsonl, under the launch's identity."""
         if self.sample is None:
             raise ValueError("only a sample is a fact")
         return Phases(
-            id=launch.id,
-            recipe=launch.recipe,
-            pair=launch.pair,
-            side=launch.side,
-            position=launch.position,
-            attempt=launch.attempt,
+            id=launch.launch_id,
+            **launch.identity,
             sample=self.sample,
             concurrency=concurrency,
             clock=self.clock,
@@ -92,7 +88,7 @@ class LaunchPhases:
     whole: SamplePhases | None
     warnings: tuple[Notice, ...]  # about the launch
 
-    def facts(self, launch: LaunchFact, concurrency: Mapping[int, int]) -> tuple[Phases, ...]:
+    def facts(self, launch: LaunchId, concurrency: Mapping[int, int]) -> tuple[Phases, ...]:
         """The lines for facts.jsonl; `concurrency` of each sample. What concerns the launch stands with its first
         sample, which is empty where nothing was measured."""
         nothing = SamplePhases(sample=min(concurrency, default=0), clock="", cycles=0)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 
 from perfgate.probe.inside.readings import variables
 from perfgate.probe.reading import ProbeReading, Process
-from perfgate.records import LaunchFact, Proof
+from perfgate.records import LaunchId, Proof
 
 VOLATILE = frozenset({"SGLANG_RUN_ID"})  # variables that name one launch and can never be equal
 
 
-def proofs_of(reading: ProbeReading, launch: LaunchFact, given: Mapping[str, str]) -> tuple[Proof, ...]:
+def proofs_of(reading: ProbeReading, launch: LaunchId, given: Mapping[str, str]) -> tuple[Proof, ...]:
     """What each process ran with, under the launch's identity. `given`: the environment the server was started with.
 
     `at_start` is what the code under test found: the first process's variables before it imports sglang, and what a
@@ -20,12 +20,8 @@ def proofs_of(reading: ProbeReading, launch: LaunchFact, given: Mapping[str, str
     root = next((process for process in reading.processes if process.root), None)
     return tuple(
         Proof(
-            id=launch.id,
-            recipe=launch.recipe,
-            pair=launch.pair,
-            side=launch.side,
-            position=launch.position,
-            attempt=launch.attempt,
+            id=launch.launch_id,
+            **launch.identity,
             pid=process.pid,
             role=process.role,
             rank=process.rank,

@@ -7,7 +7,7 @@ with a newer major version `v` is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
@@ -160,15 +160,30 @@ class Fact:
     boot: str = ""  # short hash of the kernel's boot id
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaunchFact(Fact):
-    """A launch or a part of it. `id` is the launch's, e.g. "eagle3/p03/head/a1", or begins with it."""
+@dataclass(frozen=True)
+class LaunchId:
+    """Which launch of a run. Whatever is said of a launch is said under this."""
 
     recipe: str
-    pair: int
+    pair: int  # from 1; 0 is thrown away: it only warms caches
     side: Side
     position: int  # 1 or 2: first or second within the pair
     attempt: int  # from 1
+
+    @property
+    def launch_id(self) -> str:
+        """In one word: "eagle3/p03/head/a1"."""
+        return f"{self.recipe}/p{self.pair:02d}/{self.side.value}/a{self.attempt}"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """For the facts of this launch: `LaunchBegin(id=…, **launch.identity, …)`."""
+        return {one.name: getattr(self, one.name) for one in fields(LaunchId)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchFact(LaunchId, Fact):
+    """A launch or a part of it. `id` is the launch's, e.g. "eagle3/p03/head/a1", or begins with it."""
 
 
 @dataclass(frozen=True, kw_only=True)

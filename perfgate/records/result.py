@@ -14,7 +14,7 @@ from perfgate.records.facts import Better, Effect, Limits, MetricVerdict, PullRe
 RESULT_SCHEMA: Literal["perfgate.result/1"] = "perfgate.result/1"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Notice:
     """A warning as data: `code` for machines, `text` for people, `data` for both."""
 

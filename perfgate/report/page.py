@@ -189,7 +189,7 @@ def samples_of(facts: Iterable[r.Fact], metric: r.Metric) -> dict[str, list[floa
         if isinstance(fact, kind) and fact.concurrency == metric.concurrency and fact.recipe == metric.recipe:
             value = getattr(fact, metric.metric, None)
             if isinstance(value, float | int):
-                found.setdefault(launch_of(fact), []).append(float(value))
+                found.setdefault(fact.launch_id, []).append(float(value))
     return found
 
 
@@ -208,18 +208,13 @@ class Source:
     facts: Mapping[str, tuple[str, ...]]  # kind → ids
 
 
-def launch_of(fact: r.LaunchFact) -> str:
-    """The id of the launch that a fact belongs to."""
-    return f"{fact.recipe}/p{fact.pair:02d}/{fact.side.value}/a{fact.attempt}"
-
-
 def sources_of(facts: Sequence[r.Fact]) -> dict[str, Source]:
     """Launch id → where its numbers stand: commit, build, log, and the ids of its facts."""
     begun = {fact.id: fact for fact in facts if isinstance(fact, r.LaunchBegin)}
     ended = {fact.id: fact for fact in facts if isinstance(fact, r.LaunchEnd)}
     ids: dict[str, dict[str, list[str]]] = {}
     for fact in facts:
-        owner = launch_of(fact) if isinstance(fact, r.LaunchFact) else getattr(fact, "launch", None)
+        owner = fact.launch_id if isinstance(fact, r.LaunchFact) else getattr(fact, "launch", None)
         if owner in begun and not isinstance(fact, r.LaunchBegin | r.LaunchEnd):
             ids.setdefault(owner, {}).setdefault(fact.kind, []).append(fact.id)
     return {

@@ -17,8 +17,8 @@ from perfgate.build.steps import Runner
 from perfgate.build.work import LocalWork
 from perfgate.cpu.environment import CpuEnvironment
 from perfgate.host.sandbox import Confinement
-from perfgate.run.facts import Notebook
 from perfgate.run.folder import LOGS_FOLDER
+from perfgate.run.journal import Journal
 from perfgate.source.repository import Repository
 from perfgate.store.folders import Store
 
@@ -29,7 +29,7 @@ Make = Callable[[r.Side, r.Commit, Path, BuiltSide | None], BuiltSide]
 
 
 def build_sides(
-    make: Make, commits: Mapping[r.Side, r.Commit], notebook: Notebook, logs: Path, say: Callable[[str], None]
+    make: Make, commits: Mapping[r.Side, r.Commit], journal: Journal, logs: Path, say: Callable[[str], None]
 ) -> dict[r.Side, BuiltSide] | None:
     """Base first, then head. None where one cannot be built; which and why is in the facts."""
     built: dict[r.Side, BuiltSide] = {}
@@ -40,9 +40,9 @@ def build_sides(
         try:
             built[side] = make(side, commit, log, built.get(r.Side.BASE))
         except BuildFailed as failed:
-            notebook.append(_failed(side, failed))
+            journal.append(_failed(side, failed))
             return None
-        notebook.append(_done(built[side]))
+        journal.append(_done(built[side]))
         how = "from the cache" if built[side].cached else f"{built[side].seconds:.0f} s"
         say(f"    environment {built[side].key[:12]}, {how}")
     return built

@@ -23,7 +23,7 @@ NOTHING_TUNED = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Warmth:
+class LaunchCaches:
     """`question`: a hash of all that is asked of the servers, and of the GPUs that they run on.
 
     Compiled code and seeds hold for one question: under other flags other kernels are compiled and tuned.

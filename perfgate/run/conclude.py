@@ -10,12 +10,13 @@ from pathlib import Path
 from perfgate import records as r
 from perfgate.conditions import assess_environment
 from perfgate.errors import PerfgateError
-from perfgate.judge.evidence import RunFacts
+from perfgate.judge.evidence import Evidence, RunFacts
 from perfgate.judge.result import judge_run
 from perfgate.records.files import read_facts, write_result, write_whole
 from perfgate.report.comment import render_comment
 from perfgate.report.page import render_page
-from perfgate.run.folder import COMMENT_FILE, PAGE_FILE, kept_evidence
+from perfgate.run.evidence import kept_evidence
+from perfgate.run.folder import COMMENT_FILE, PAGE_FILE
 
 
 def conclude(run: Path) -> r.Result:
@@ -23,11 +24,11 @@ def conclude(run: Path) -> r.Result:
     facts = RunFacts.of(read_facts(run))
     if facts is None:
         raise PerfgateError("the run here never began", where=str(run), remedy="measure again")
-    earlier = kept_evidence(run, facts.plan.continues)
+    evidence = Evidence(facts, kept_evidence(run, facts.plan.continues))
     skipped = None
     if facts.plan.diff_class == "nothing" and not facts.launches and not facts.plan.calibration:
         skipped = facts.plan.diff_reason or "Nothing to measure: the diff touches no code that serves."
-    result = judge_run(facts, assess_environment(facts), earlier, skipped)
+    result = judge_run(evidence, assess_environment(facts), skipped)
     write_result(run, result)
     write_whole(run / COMMENT_FILE, render_comment(result))
     write_whole(run / PAGE_FILE, render_page(result, facts.facts))

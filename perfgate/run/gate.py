@@ -43,36 +43,35 @@ from perfgate.judge.evidence import RunFacts
 from perfgate.records.files import read_facts
 from perfgate.report.terminal import render_plan
 from perfgate.run.builds import FixedEnvironment, Make, build_sides, by_uv
-from perfgate.run.caches import Warmth
+from perfgate.run.caches import LaunchCaches
 from perfgate.run.conclude import conclude
-from perfgate.run.facts import Notebook
+from perfgate.run.evidence import keep_evidence, kept_evidence
 from perfgate.run.folder import (
     LOGS_FOLDER,
     check_new,
     check_same,
     check_workloads,
     find_unfinished,
-    keep_evidence,
-    kept_evidence,
     plan_of,
     write_run_file,
 )
+from perfgate.run.journal import Journal
 from perfgate.run.launch import SglangBench, ranks_of, workload_hash
 from perfgate.run.ledger import LEDGER_FILE, Ledger
 from perfgate.run.noise import kind_of, remember
-from perfgate.run.pairs import Measuring, go_on, stopped, what_is_left
+from perfgate.run.pairs import Measuring, end_here, stopped, what_is_left
 from perfgate.run.plan import (
     Commits,
     Configuration,
     GateRequest,
     compare_commits,
+    completed_plan,
     find_commits,
     find_configuration,
     make_plan,
     with_models,
 )
 from perfgate.run.progress import Progress, minutes_left
-from perfgate.run.settle import settled_plan
 from perfgate.run.signals import Cancelled, cancellable
 from perfgate.source.arguments import server_flags
 from perfgate.source.repository import Repository
@@ -93,7 +92,7 @@ class LeftBehind(PerfgateError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GateOutcome:
     """`result` None: cancelled; what was measured is on disk and `--resume` goes on."""
 
     run: Path
@@ -102,7 +101,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Job:
+class GateJob:
     """All that a run is about, once it is known."""
 
     repository: Repository
@@ -128,7 +127,7 @@ class Job:
         return work_for(self.repository, both, self.commits.diff, self.resolved.build, path)
 
 
-def run_gate(request: GateRequest, progress: Progress) -> Outcome:
+def run_gate(request: GateRequest, progress: Progress) -> GateOutcome:
     """The whole job. Raises PerfgateError for what is wrong before anything was begun."""
     repository = Repository(request.repo)
     base, head = find_commits(repository, request, progress.say)
@@ -140,26 +139,25 @@ def run_gate(request: GateRequest, progress: Progress) -> Outcome:
     with Store(Path(resolved.box.state_dir).absolute(), resolved.caches) as store, cancellable():
         hidden = (store.root, *request.hidden)
         confinement = choose(resolved.box.isolation, run_as=resolved.box.run_as, hidden=hidden)
-        job = Job(repository, configuration, commits, store, progress, confinement, request.base_branch)
+        job = GateJob(repository, configuration, commits, store, progress, confinement, request.base_branch)
         run, plan = _begin(job, request)
         try:
-            with Notebook(run) as notebook:
-                earlier = kept_evidence(run, plan.continues)
-                left = what_is_left(notebook.facts, plan, earlier)
+            with Journal(run) as journal:
+                left = what_is_left(journal.facts, plan, kept_evidence(run, plan.continues))
                 if left.recipe is None:  # nothing is left that needs the box, so nothing on it changes the verdict
-                    go_on(notebook, plan, earlier)
+                    end_here(journal, plan, left)
                     progress.say(f"nothing is left to measure: {left.reason}")
                 else:
                     check_workloads(run, plan, _workloads(job.resolved))
-                    _carry_out(job, run, notebook, plan, wait_s=request.wait_s)
+                    _carry_out(job, run, journal, plan, wait_s=request.wait_s)
             _remember(job, run)  # before there is a result: a run that was killed in between is resumed, and told again
             result = conclude(run)
             _tidy(store, progress.say)
         except Cancelled as cancelled:
             command = "calibrate" if plan.calibration else "gate"
             progress.say(f"cancelled; go on with: perfgate {command} … --out {run} --resume")
-            return Outcome(run, None, cancelled.exit_code)
-    return Outcome(run, result, Exit(result.exit_code))
+            return GateOutcome(run, None, cancelled.exit_code)
+    return GateOutcome(run, result, Exit(result.exit_code))
 
 
 def _tidy(store: Store, say: Callable[[str], None]) -> None:
@@ -172,7 +170,7 @@ def _tidy(store: Store, say: Callable[[str], None]) -> None:
         say(f"the state directory could not be tidied: {what}")
 
 
-def _begin(job: Job, request: GateRequest) -> tuple[Path, r.Plan]:
+def _begin(job: GateJob, request: GateRequest) -> tuple[Path, r.Plan]:
     """The run's directory, new or to go on with, and its plan."""
     out = request.out.absolute() if request.out else None
     runs = job.store.folder("runs")
@@ -205,32 +203,32 @@ def _workloads(resolved: Resolved) -> dict[str, str]:
     return {recipe.name: workload_hash(recipe) for recipe in resolved.recipes}
 
 
-def _held(job: Job, run: Path) -> Path:
+def _held(job: GateJob, run: Path) -> Path:
     """A run in the state directory is not evicted while it is carried out."""
     return job.store.use("runs", run.name) if run.parent == job.store.folder("runs") else run
 
 
-def _carry_out(job: Job, run: Path, notebook: Notebook, plan: r.Plan, wait_s: float) -> None:
+def _carry_out(job: GateJob, run: Path, journal: Journal, plan: r.Plan, wait_s: float) -> None:
     """From the plan to the last fact. What stops it is a fact as well."""
-    resumed = bool(notebook.facts)
+    resumed = bool(journal.facts)
     if not resumed:
-        notebook.append(plan)
+        journal.append(plan)
     if job.commits.diff.nothing and not plan.calibration:
         job.progress.say(f"nothing to measure: {job.commits.diff.reason}")
         return
-    with _box(job, notebook, wait_s) as watchdog:
+    with _box(job, journal, wait_s) as watchdog:
         if resumed:  # by this line what went wrong before no longer counts: not before it can be tried again
-            notebook.append(plan)
+            journal.append(plan)
         try:
             job, make = _equipped(job)
-            if not _fit(job, notebook):
+            if not _fit(job, journal):
                 return
             check_readable(_models(job.resolved), job.confinement)
-            sides = _build(job, make, run, notebook)
+            sides = _build(job, make, run, journal)
             if sides is not None:
-                _measure(job, run, notebook, sides, watchdog)
+                _measure(job, run, journal, sides, watchdog)
         except PerfgateError as error:
-            _note(error, notebook)
+            _note(error, journal)
 
 
 def _models(resolved: Resolved) -> set[Path]:
@@ -241,21 +239,21 @@ def _models(resolved: Resolved) -> set[Path]:
     return {path for path in local | hub if path.exists()}
 
 
-def _note(error: PerfgateError, notebook: Notebook) -> None:
+def _note(error: PerfgateError, journal: Journal) -> None:
     """What the box refused in mid-run is the run's result, not its end; where no fact can be written it is its end."""
     fault = r.Fault(id="fault/box", code="box_refused", text=str(error), blame=r.Blame.BOX)
     if isinstance(error, LaunchError):  # of the launch whose end was written last
-        ends = [fact for fact in notebook.facts if isinstance(fact, r.LaunchEnd)]
+        ends = [fact for fact in journal.facts if isinstance(fact, r.LaunchEnd)]
         told = f"{ends[-1].id}: {error}" if ends else str(error)
         launch = ends[-1].id if ends else None
         fault = replace(fault, code=error.code, text=told, launch=launch, lines=error.lines)
     try:
-        notebook.append(fault)
+        journal.append(fault)
     except PerfgateError:
         raise error from None
 
 
-def _fit(job: Job, notebook: Notebook) -> bool:
+def _fit(job: GateJob, journal: Journal) -> bool:
     """Whether the doctor lets the run begin on this box; what it found is a fact."""
     patient = Patient(
         box=job.resolved.box,
@@ -265,25 +263,25 @@ def _fit(job: Job, notebook: Notebook) -> bool:
         canary=job.canary,
         confinement=job.confinement,
     )
-    doctor = notebook.append(run_doctor(patient))
+    doctor = journal.append(run_doctor(patient))
     for check in doctor.checks:
         if check.status == "warn":
             job.progress.say(f"the box: {check.text}")
     if not doctor.ok:
         text = f"the box is not fit: {why_refused(doctor)}"
         job.progress.say(text)
-        notebook.append(r.Fault(id="fault/doctor", code=r.DOCTOR_FAULT, text=text, blame=r.Blame.BOX))
+        journal.append(r.Fault(id="fault/doctor", code=r.DOCTOR_FAULT, text=text, blame=r.Blame.BOX))
     return doctor.ok
 
 
 @contextmanager
-def _box(job: Job, notebook: Notebook, wait_s: float) -> Iterator[Watchdog]:
+def _box(job: GateJob, journal: Journal, wait_s: float) -> Iterator[Watchdog]:
     """The box for us alone; when it is left, everything that was started on it is gone."""
     root = job.store.root
     lock_path = Path(job.resolved.box.lock or root / "box.lock")
     head = job.commits.head.sha[:12]
     with (
-        _told_if_cancelled(notebook),
+        _told_if_cancelled(journal),
         BoxLock.acquire(lock_path, f"perfgate gate of {head}", wait_s, job.progress.say) as lock,
     ):
         records = root / "running"
@@ -297,7 +295,7 @@ def _box(job: Job, notebook: Notebook, wait_s: float) -> Iterator[Watchdog]:
         )
         limit_s = CLEAN_UP_S
         try:
-            with _told_if_cancelled(notebook):  # before the clean-up, which may outlive us
+            with _told_if_cancelled(journal):  # before the clean-up, which may outlive us
                 yield watchdog
         except Cancelled:
             limit_s = CANCELLED_CLEAN_UP_S
@@ -307,37 +305,25 @@ def _box(job: Job, notebook: Notebook, wait_s: float) -> Iterator[Watchdog]:
 
 
 @contextmanager
-def _told_if_cancelled(notebook: Notebook) -> Iterator[None]:
+def _told_if_cancelled(journal: Journal) -> Iterator[None]:
     """Writes down, once, that somebody wanted the run to end."""
     try:
         yield
     except Cancelled as cancelled:
-        last = notebook.facts[-1]
+        last = journal.facts[-1]
         if not isinstance(last, r.Fault) or last.code != r.STOPPED_FAULT:
-            notebook.append(stopped(f"cancelled by {cancelled}"))
+            journal.append(stopped(f"cancelled by {cancelled}"))
         raise
 
 
-def _build(job: Job, make: Make, run: Path, notebook: Notebook) -> dict[r.Side, BuiltSide] | None:
+def _build(job: GateJob, make: Make, run: Path, journal: Journal) -> dict[r.Side, BuiltSide] | None:
     commits = {r.Side.BASE: job.commits.base, r.Side.HEAD: job.commits.head}
     logs = run / LOGS_FOLDER
     logs.mkdir(exist_ok=True)
-    return build_sides(make, commits, notebook, logs, job.progress.say)
+    return build_sides(make, commits, journal, logs, job.progress.say)
 
 
-def _settle_plan(job: Job, run: Path, notebook: Notebook, sides: Mapping[r.Side, BuiltSide]) -> r.Plan:
-    """The plan with what only builds and box can tell; the evidence that it stands on is kept with it."""
-    facts, runs = notebook.run(), job.store.folder("runs")
-    builds = {side: built.key for side, built in sides.items()}
-    settled = settled_plan(facts, job.resolved, job.store.root, builds)
-    if settled != facts.plan:
-        keep_evidence(run, runs, settled.continues)
-        settled = notebook.append(settled)
-        write_run_file(run, settled)
-    return settled
-
-
-def _equipped(job: Job) -> tuple[Job, Make]:
+def _equipped(job: GateJob) -> tuple[GateJob, Make]:
     """How sides are built; on the cpu profile also where its models are."""
     if not job.resolved.profile.has_gpus:
         cpu = prepare(job.store.root, job.progress.say)
@@ -365,13 +351,18 @@ def _gpu_arch(share: GpuShare) -> str | None:
         return None  # the doctor tells
 
 
-def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltSide], watchdog: Watchdog) -> None:
-    plan = _settle_plan(job, run, notebook, sides)
-    job.progress.show(render_plan(plan, minutes_left(notebook.run())))
+def _measure(job: GateJob, run: Path, journal: Journal, sides: dict[r.Side, BuiltSide], watchdog: Watchdog) -> None:
+    begun = journal.run()
+    plan = completed_plan(begun, job.resolved, job.store.root)
+    if plan != begun.plan:  # the evidence that it stands on is kept with it
+        keep_evidence(run, job.store.folder("runs"), plan.continues)
+        plan = journal.append(plan)
+        write_run_file(run, plan)
+    job.progress.show(render_plan(plan, minutes_left(journal.run())))
     keep = partial(watchdog.keeping, "canary", user=job.confinement.sole_user)
     with _watch(job) as watch, CanaryProcess(_canary(job, sides), watch.read_gpus(), keep) as canary:
         bench = SglangBench(
-            notebook=notebook,
+            journal=journal,
             run=run,
             resolved=job.resolved,
             commits={r.Side.BASE: job.commits.base, r.Side.HEAD: job.commits.head},
@@ -382,19 +373,18 @@ def _measure(job: Job, run: Path, notebook: Notebook, sides: dict[r.Side, BuiltS
             watch=watch,
             canary=canary,
             progress=job.progress,
-            warmth=Warmth(store=job.store, sides=sides, autotune=plan.autotune, question=_question(job, watch)),
+            caches=LaunchCaches(store=job.store, sides=sides, autotune=plan.autotune, question=_question(job, watch)),
         )
-        earlier = kept_evidence(run, plan.continues)
-        measuring = Measuring(notebook, bench, earlier)
+        measuring = Measuring(journal, bench, kept_evidence(run, plan.continues))
         step = measuring.all_pairs() if plan.calibration else measuring.until_decided()
     job.progress.say(f"done: {step.reason}")
 
 
-def _question(job: Job, watch: BoxWatch) -> str:
+def _question(job: GateJob, watch: BoxWatch) -> str:
     return f"{job.resolved.hash} {watch.gpu_names()}"
 
 
-def _watch(job: Job) -> BoxWatch:
+def _watch(job: GateJob) -> BoxWatch:
     return (
         BoxWatch.open(share=share_of(job.resolved.box))
         if job.resolved.needs_gpus
@@ -402,7 +392,7 @@ def _watch(job: Job) -> BoxWatch:
     )
 
 
-def _canary(job: Job, sides: Mapping[r.Side, BuiltSide]) -> CanarySetup:
+def _canary(job: GateJob, sides: Mapping[r.Side, BuiltSide]) -> CanarySetup:
     """In base's environment: no pull request has a hand in it. Confined as servers are."""
     base = sides[r.Side.BASE]
     if job.canary is not None:
@@ -419,11 +409,11 @@ def _canary(job: Job, sides: Mapping[r.Side, BuiltSide]) -> CanarySetup:
     )
 
 
-def _ranks(job: Job) -> int:
+def _ranks(job: GateJob) -> int:
     return max((ranks_of(recipe.flags) for recipe in job.resolved.recipes), default=1)
 
 
-def _remember(job: Job, run: Path) -> None:
+def _remember(job: GateJob, run: Path) -> None:
     """Tells the ledger of the run. Only A/A pairs and commits of the base branch are learned from later."""
     facts = RunFacts.of(read_facts(run))
     if facts is not None and facts.pairs:

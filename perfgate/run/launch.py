@@ -1,4 +1,4 @@
-"""The bench of the real thing: one launch of SGLang of one side, its samples, phases and proofs in the notebook."""
+"""The bench of the real thing: one launch of SGLang of one side, its samples, phases and proofs in the journal."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ from perfgate.probe.inside import copy_probe, probe_environment
 from perfgate.probe.phases import phases_of
 from perfgate.probe.proofs import proofs_of
 from perfgate.probe.reading import read_probe
+from perfgate.records import LaunchId
 from perfgate.records.files import short_hash
-from perfgate.run.caches import Warmth
-from perfgate.run.facts import Notebook
+from perfgate.run.caches import LaunchCaches
 from perfgate.run.folder import LOGS_FOLDER
-from perfgate.run.pairs import ATTEMPTS, LaunchOrder, next_attempt
+from perfgate.run.journal import Journal
+from perfgate.run.pairs import ATTEMPTS, next_attempt
 from perfgate.run.progress import Progress
 from perfgate.store.folders import Store, require_free
 from perfgate.store.removal import remove_tree
@@ -86,7 +87,7 @@ def files_of(model: str | None) -> list[tuple[str, int, int]]:
 class SglangBench:
     """Launches sides of a run. Everything a server is given is the same for both, but the tree and its own HOME."""
 
-    notebook: Notebook
+    journal: Journal
     run: Path
     resolved: Resolved
     commits: Mapping[r.Side, r.Commit]
@@ -97,30 +98,32 @@ class SglangBench:
     watch: BoxWatch
     canary: CanaryProcess
     progress: Progress
-    warmth: Warmth
+    caches: LaunchCaches
 
-    def launch(self, order: LaunchOrder) -> r.LaunchEnd:
+    def launch(self, launch: LaunchId) -> r.LaunchEnd:
         """One whole launch, its caches warmed before where they are cold."""
         self.store.make_room(LAUNCH_GB)
         require_free(self.run, RUN_GB)
         if self.resolved.profile.has_gpus:
             for side in r.Side:  # before a pair, never in between its launches
-                if self.warmth.lacks(side, order.recipe) and not self._threw_away(side, order.recipe):
-                    self._warm_up_caches(side, order.recipe)
-        return self._launch(order, self._recipe(order.recipe))
+                if self.caches.lacks(side, launch.recipe) and not self._threw_away(side, launch.recipe):
+                    self._warm_up_caches(side, launch.recipe)
+        return self._launch(launch, self._recipe(launch.recipe))
 
     def _recipe(self, name: str) -> ResolvedRecipe:
         """With as many samples as the plan says."""
         recipe = self.resolved.recipe(name)
-        workload = recipe.workload.model_copy(update={"samples": self.notebook.run().recipe(name).samples})
+        workload = recipe.workload.model_copy(update={"samples": self.journal.run().recipe(name).samples})
         return dataclasses.replace(recipe, workload=workload)
 
     def _threw_away(self, side: r.Side, recipe: str) -> bool:
         """One throw-away launch is enough, also for a side that does not serve; what the box spoiled is tried again."""
+        run = self.journal.run()
         tries = [
             fact
-            for fact in self.notebook.facts
+            for fact in run.facts
             if isinstance(fact, r.LaunchEnd) and (fact.pair, fact.side, fact.recipe) == (0, side, recipe)
+            if run.is_current(run.launches[fact.id])
         ]
         spoiled = sum(one.blame is r.Blame.BOX for one in tries)
         return len(tries) > spoiled or spoiled >= ATTEMPTS
@@ -129,26 +132,26 @@ class SglangBench:
         """A throw-away launch: its samples belong to no pair."""
         recipe = self.resolved.recipe(name)
         once = recipe.workload.model_copy(update={"samples": 1, "prompts_per_kind": 1, "concurrency": [1]})
-        attempt = next_attempt(self.notebook.run(), name, 0, side)
-        order = LaunchOrder(recipe=name, pair=0, side=side, position=0, attempt=attempt)
+        attempt = next_attempt(self.journal.run(), name, 0, side)
+        launch = LaunchId(recipe=name, pair=0, side=side, position=0, attempt=attempt)
         self.progress.say(f"{side.value} never served {name} here: a throw-away launch warms its caches")
-        self._launch(order, dataclasses.replace(recipe, workload=once))
+        self._launch(launch, dataclasses.replace(recipe, workload=once))
 
-    def _launch(self, order: LaunchOrder, recipe: ResolvedRecipe) -> r.LaunchEnd:
-        probe_dir = self._probe_dir(order)
-        with _preparing(order.id):
-            home = self.warmth.home(order.side)
-            autotune = self.warmth.prepare(order.side, order.recipe)
+    def _launch(self, launch: LaunchId, recipe: ResolvedRecipe) -> r.LaunchEnd:
+        probe_dir = self._probe_dir(launch)
+        with _preparing(launch.launch_id):
+            home = self.caches.home(launch.side)
+            autotune = self.caches.prepare(launch.side, launch.recipe)
             self._take_back_homes()
             self._forget(home, probe_dir)
-        plan = dataclasses.replace(self._plan(order, recipe, home, probe_dir), autotune=autotune)
-        self.progress.launch_begins(order, self.notebook.run())
+        plan = dataclasses.replace(self._plan(launch, recipe, home, probe_dir), autotune=autotune)
+        self.progress.launch_begins(launch, self.journal.run())
         check_seen(self._given.files, self.confinement, self._given.readable)
-        self._sing(order, "before")
+        self._read_canary(launch, "before")
         try:
             end = run_launch(
                 plan,
-                self.notebook.append,
+                self.journal.append,
                 hooks=self._hooks(plan, home, probe_dir),
                 progress=self.progress.step,
                 watchdog=self.watchdog,
@@ -156,10 +159,10 @@ class SglangBench:
             )
         finally:
             take_back((home.path, probe_dir), self.confinement)
-        self._sing(order, "after")
-        self.progress.launch_ends(end, self.notebook.run())
+        self._read_canary(launch, "after")
+        self.progress.launch_ends(end, self.journal.run())
         if end.valid:
-            self.warmth.served(order.side, order.recipe, throw_away=order.pair == 0)
+            self.caches.served(launch.side, launch.recipe, throw_away=launch.pair == 0)
         return end
 
     def _take_back_homes(self) -> None:
@@ -175,9 +178,9 @@ class SglangBench:
 
     # ------------------------------------------------------------------------------------------ what it is given
 
-    def _plan(self, order: LaunchOrder, recipe: ResolvedRecipe, home: Home, probe_dir: Path) -> LaunchPlan:
-        built = self.sides[order.side]
-        log = f"{LOGS_FOLDER}/{order.id.replace('/', '-')}.log"
+    def _plan(self, launch: LaunchId, recipe: ResolvedRecipe, home: Home, probe_dir: Path) -> LaunchPlan:
+        built = self.sides[launch.side]
+        log = f"{LOGS_FOLDER}/{launch.launch_id.replace('/', '-')}.log"
         argv = server_command(
             built.python,
             recipe.flags,
@@ -189,7 +192,7 @@ class SglangBench:
         )
         spec = server.LaunchSpec(
             argv=argv,
-            environment=self._environment(order, recipe, built, home, probe_dir),
+            environment=self._environment(launch, recipe, built, home, probe_dir),
             cwd=home.path,
             port=server.PORTS.start,
             log=self.run / log,
@@ -198,12 +201,11 @@ class SglangBench:
             confinement=self.confinement,
             readable=self._readable(built),
             writable=(home.path, probe_dir),
-            name=order.id,
+            name=launch.launch_id,
         )
         return LaunchPlan(
-            **dataclasses.asdict(order),
-            id=order.id,
-            sha=self.commits[order.side].sha,
+            launch=launch,
+            sha=self.commits[launch.side].sha,
             build=built.key,
             spec=spec,
             workload=recipe.workload,
@@ -211,16 +213,16 @@ class SglangBench:
             log=log,
         )
 
-    def given(self, order: LaunchOrder) -> dict[str, str]:
+    def given(self, launch: LaunchId) -> dict[str, str]:
         """The environment that its server would be given now."""
-        recipe, built, home = self._recipe(order.recipe), self.sides[order.side], self.warmth.home(order.side)
-        return self._environment(order, recipe, built, home, self._probe_dir(order))
+        recipe, built, home = self._recipe(launch.recipe), self.sides[launch.side], self.caches.home(launch.side)
+        return self._environment(launch, recipe, built, home, self._probe_dir(launch))
 
-    def _probe_dir(self, order: LaunchOrder) -> Path:
-        return self.run / "probe" / order.id.replace("/", "-")
+    def _probe_dir(self, launch: LaunchId) -> Path:
+        return self.run / "probe" / launch.launch_id.replace("/", "-")
 
     def _environment(
-        self, order: LaunchOrder, recipe: ResolvedRecipe, built: BuiltSide, home: Home, probe_dir: Path
+        self, launch: LaunchId, recipe: ResolvedRecipe, built: BuiltSide, home: Home, probe_dir: Path
     ) -> dict[str, str]:
         parts = EnvironmentParts(
             python=built.python,
@@ -230,7 +232,7 @@ class SglangBench:
             build=built.environment,
             recipe={**recipe.env, **(share_of(self.resolved.box).variables if self.resolved.profile.has_gpus else {})},
             nccl={**self.resolved.nccl, **self._nccl_tells(home)},
-            probe=probe_environment(probe_dir, launch=order.id),
+            probe=probe_environment(probe_dir, launch=launch.launch_id),
             tmp=Path("/tmp") if self.confinement.private_tmp else None,
         )
         return child_environment(os.environ, parts)
@@ -259,22 +261,20 @@ class SglangBench:
 
     # ------------------------------------------------------------------------------------------ the box meanwhile
 
-    def _sing(self, order: LaunchOrder, when: Literal["before", "after"]) -> None:
+    def _read_canary(self, launch: LaunchId, when: Literal["before", "after"]) -> None:
         """One reading of the canary. A throw-away launch needs none."""
-        if order.pair > 0 and (reading := self.canary.measure()).readings:
-            self.notebook.append(
-                r.Canary(id=f"{order.id}/canary/{when}", launch=order.id, when=when, readings=reading.readings)
-            )
+        if launch.pair > 0 and (readings := self.canary.measure().readings):
+            name = launch.launch_id
+            self.journal.append(r.Canary(id=f"{name}/canary/{when}", launch=name, when=when, readings=readings))
 
     def _hooks(self, plan: LaunchPlan, home: Home, probe_dir: Path) -> LaunchHooks:
-        launch = _fact_of(plan)
-        watch = self.watch.launch(launch, self.notebook.append)
-        offered = bool(self.resolved.recipe(plan.recipe).flags.get("enable-metrics"))
+        watch = self.watch.launch(plan.launch, self.journal.append)
+        offered = bool(self.resolved.recipe(plan.launch.recipe).flags.get("enable-metrics"))
         metrics: list[str] = []  # before the first sample, and after the last one at one request at a time
         written_at = 0.0  # when all that the probe has to say is on disk
 
         def over_again() -> None:
-            with _preparing(plan.id):
+            with _preparing(plan.launch.launch_id):
                 self._forget(home, probe_dir)
 
         def before_sample(server: Server, _concurrency: int, number: int) -> None:
@@ -296,7 +296,7 @@ class SglangBench:
         def after_stop(samples: Sequence[r.Sample]) -> None:
             timer = device_timer(metrics[0], metrics[1], cycles_of(samples)) if len(metrics) == 2 else {}
             self._read_probe(plan, probe_dir, samples, timer)
-            flags = self.resolved.recipe(plan.recipe).flags
+            flags = self.resolved.recipe(plan.launch.recipe).flags
             watch.after_stop(plan.spec.log, _regular_files(plan.spec.cwd / NCCL_FOLDER), ranks_of(flags), flags)
 
         return LaunchHooks(
@@ -314,20 +314,19 @@ class SglangBench:
         self, plan: LaunchPlan, probe_dir: Path, samples: Sequence[r.Sample], timer: Mapping[str, float]
     ) -> None:
         """Phases and proofs, before the launch's end is written."""
-        reading = read_probe(probe_dir, launch=plan.id)
+        reading = read_probe(probe_dir, launch=plan.launch.launch_id)
         concurrency = {sample.sample: sample.concurrency for sample in samples}
         phases = phases_of(
             reading,
             [(sample.sample, sample.begin, sample.end) for sample in samples],
             client_cycle_ms={s.sample: s.cycle_ms for s in samples if s.concurrency == 1 and s.cycle_ms},
             device_timer_ms=timer,
-            expected_ranks=ranks_of(self.resolved.recipe(plan.recipe).flags),
+            expected_ranks=ranks_of(self.resolved.recipe(plan.launch.recipe).flags),
         )
-        launch = _fact_of(plan)
-        for fact in phases.facts(launch, concurrency):
-            self.notebook.append(fact)
-        for proof in proofs_of(reading, launch, plan.spec.environment):
-            self.notebook.append(proof)
+        for fact in phases.facts(plan.launch, concurrency):
+            self.journal.append(fact)
+        for proof in proofs_of(reading, plan.launch, plan.spec.environment):
+            self.journal.append(proof)
 
 
 @contextmanager
@@ -357,17 +356,6 @@ def _regular_files(folder: Path) -> list[Path]:
         return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
     except OSError:
         return []
-
-
-def _fact_of(plan: LaunchPlan) -> r.LaunchFact:
-    return r.LaunchFact(
-        id=plan.id,
-        recipe=plan.recipe,
-        pair=plan.pair,
-        side=plan.side,
-        position=plan.position,
-        attempt=plan.attempt,
-    )
 
 
 def _refuse(sentences: Sequence[str]) -> None:

@@ -21,9 +21,10 @@ from itertools import groupby
 from pathlib import Path
 
 from perfgate.judge.noise import learn
-from perfgate.judge.planning import Spread, sample_variance, spread_of
+from perfgate.judge.power import Spread, sample_variance, spread_of
 from perfgate.judge.sequential import difference_of
-from perfgate.judge.values import Better, JudgeInputError, Pair, Prior, Warning
+from perfgate.judge.values import JudgeInputError, PairSamples, Prior
+from perfgate.records import Better, Notice
 
 LEDGER_FILE = "ledger.sqlite3"
 VERSION = 1
@@ -54,7 +55,7 @@ CREATE INDEX IF NOT EXISTS by_key ON pairs (recipe, metric, concurrency, workloa
 """
 
 
-class Kind(StrEnum):
+class PairKind(StrEnum):
     """What the two sides of a pair were."""
 
     SAME = "same"  # A/A: the same commit twice
@@ -62,7 +63,7 @@ class Kind(StrEnum):
     PULL_REQUEST = "pull_request"  # unmerged code: never learned from
 
 
-LEARNED_FROM = (Kind.SAME, Kind.BASE_BRANCH)
+LEARNED_FROM = (PairKind.SAME, PairKind.BASE_BRANCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class LedgerPair:
     """
 
     key: LedgerKey
-    kind: Kind
+    kind: PairKind
     run: str
     number: int
     time: datetime
@@ -95,7 +96,7 @@ class LedgerPair:
 
     @classmethod
     def of(
-        cls, key: LedgerKey, kind: Kind, where: tuple[str, int], time: datetime, pair: Pair, better: Better
+        cls, key: LedgerKey, kind: PairKind, where: tuple[str, int], time: datetime, pair: PairSamples, better: Better
     ) -> LedgerPair:
         """A pair as the judge saw it; `where`: its run and number."""
         launches = (pair.base, pair.head)
@@ -120,7 +121,7 @@ class Known:
     pairs: int = 0
     spread: Spread | None = None  # between launches and between samples, to plan samples with
     samples: float | None = None  # mean count a launch in these pairs; None with `spread`
-    warnings: tuple[Warning, ...] = ()
+    warnings: tuple[Notice, ...] = ()
 
 
 class Ledger:
@@ -129,7 +130,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def record(self, pairs: Iterable[LedgerPair]) -> tuple[Warning, ...]:
+    def record(self, pairs: Iterable[LedgerPair]) -> tuple[Notice, ...]:
         """Add pairs; one that is there already (same run and number) stays as it is. Warnings instead of errors."""
         rows = [_row(pair) for pair in pairs]
         try:
@@ -150,7 +151,7 @@ class Ledger:
                     " AND kind IN (?, ?) ORDER BY time DESC, run, number LIMIT ?",
                     (*astuple(key)[:5], *LEARNED_FROM, 10 * LATEST_PAIRS),
                 ).fetchall()
-            found = [_Found(datetime.fromisoformat(time), Kind(kind), *rest) for time, kind, *rest in rows]
+            found = [_Found(datetime.fromisoformat(time), PairKind(kind), *rest) for time, kind, *rest in rows]
             return _known(key, found, now)
         except FileNotFoundError:
             return Known(None, "the ledger is empty")
@@ -186,7 +187,7 @@ class Ledger:
 @dataclass(frozen=True, slots=True)
 class _Found:
     time: datetime
-    kind: Kind
+    kind: PairKind
     run: str
     fingerprint: str
     difference: float
@@ -227,7 +228,7 @@ def _noise(pairs: Sequence[_Found]) -> list[float]:
         sorted(pairs, key=lambda pair: (pair.run, pair.kind)), key=lambda p: (p.run, p.kind)
     ):
         differences = [pair.difference for pair in group]
-        values += differences if kind is Kind.SAME else contrasts(differences)
+        values += differences if kind is PairKind.SAME else contrasts(differences)
     return values
 
 
@@ -242,20 +243,20 @@ def contrasts(values: Sequence[float]) -> list[float]:
     return result
 
 
-def _left_out(count: int, why: str) -> tuple[Warning, ...]:
+def _left_out(count: int, why: str) -> tuple[Notice, ...]:
     if count == 0:
         return ()
     what = "older than 90 days" if why == "old" else "from the same box under another fingerprint"
     text = f"{count} pair{'' if count == 1 else 's'} in the ledger {what} not used: `perfgate calibrate` renews them."
-    return (Warning(f"ledger_{why}", text, {"pairs": count}),)
+    return (Notice(f"ledger_{why}", text, {"pairs": count}),)
 
 
-def _unusable(path: Path, error: Exception) -> Warning:
+def _unusable(path: Path, error: Exception) -> Notice:
     remedy = "try again later" if "locked" in str(error) else "move it away, and `perfgate calibrate`"
     text = (
         f"The ledger {path.name} cannot be used ({error}): noise counts as not known. {remedy[0].upper()}{remedy[1:]}."
     )
-    return Warning("ledger_unusable", text, {"error": str(error)})
+    return Notice("ledger_unusable", text, {"error": str(error)})
 
 
 def _row(pair: LedgerPair) -> tuple[str | int | float | None, ...]:

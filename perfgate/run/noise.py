@@ -18,11 +18,12 @@ from datetime import datetime
 from perfgate import records as r
 from perfgate.conditions import assess_environment
 from perfgate.errors import PerfgateError
-from perfgate.judge.evidence import JudgedMetric, RunFacts, judge_metrics
-from perfgate.judge.planning import LaunchCost, planned_samples
-from perfgate.judge.values import Better, Prior
+from perfgate.judge.evidence import Evidence, RunFacts
+from perfgate.judge.metrics import JudgedMetric, judge_metrics
+from perfgate.judge.power import LaunchCost, planned_samples
+from perfgate.judge.values import Prior
 from perfgate.records.files import short_hash
-from perfgate.run.ledger import Kind, Known, Ledger, LedgerKey, LedgerPair
+from perfgate.run.ledger import Known, Ledger, LedgerKey, LedgerPair, PairKind
 from perfgate.source.repository import Repository
 
 # ------------------------------------------------------------------------------------------------ the ledger tells
@@ -124,18 +125,18 @@ def key_of(plan: r.Plan, metric: r.MetricPlan, fingerprint: str) -> LedgerKey:
 # ------------------------------------------------------------------------------------------------ a run tells
 
 
-def remember(run: RunFacts, ledger: Ledger, kind: Kind, say: Callable[[str], None]) -> None:
+def remember(run: RunFacts, ledger: Ledger, kind: PairKind, say: Callable[[str], None]) -> None:
     """One row for each pair and metric of the run; none of a run that would teach the wrong thing, and that is said."""
-    why = None if kind is Kind.PULL_REQUEST else why_not_learned(run)
+    why = None if kind is PairKind.PULL_REQUEST else why_not_learned(run)
     if why is not None:
         say(f"the ledger learns nothing from this run: {why}")
         return
-    judged = judge_metrics(run)
+    judged = judge_metrics(Evidence(run))
     rows = [row for one in judged for row in _rows(run, one, kind)]
     for warning in ledger.record(rows):
         say(warning.text)
     left_out = sum(_repeated(run, pair) for pair in run.pairs)
-    if left_out and kind is not Kind.PULL_REQUEST:
+    if left_out and kind is not PairKind.PULL_REQUEST:
         say(f"{left_out} of {len(run.pairs)} pairs are not learned from: one of their launches had to be repeated")
 
 
@@ -147,14 +148,14 @@ def why_not_learned(run: RunFacts) -> str | None:
     return found[0] if found else None
 
 
-def kind_of(plan: r.Plan, repository: Repository, base_branch: str | None) -> Kind:
+def kind_of(plan: r.Plan, repository: Repository, base_branch: str | None) -> PairKind:
     """What the two sides are to each other. `base_branch` None: the repository's default branch."""
     if plan.pr is not None:
-        return Kind.PULL_REQUEST
+        return PairKind.PULL_REQUEST
     if plan.base.tree == plan.head.tree:
-        return Kind.SAME
+        return PairKind.SAME
     merged = _are_merged(repository, base_branch, (plan.base.sha, plan.head.sha))
-    return Kind.BASE_BRANCH if merged else Kind.PULL_REQUEST
+    return PairKind.BASE_BRANCH if merged else PairKind.PULL_REQUEST
 
 
 def _are_merged(repository: Repository, base_branch: str | None, commits: Sequence[str]) -> bool:
@@ -165,18 +166,17 @@ def _are_merged(repository: Repository, base_branch: str | None, commits: Sequen
         return False  # not known to be merged
 
 
-def _rows(run: RunFacts, one: JudgedMetric, kind: Kind) -> Iterator[LedgerPair]:
+def _rows(run: RunFacts, one: JudgedMetric, kind: PairKind) -> Iterator[LedgerPair]:
     if not one.pairs:
         return
-    better: Better = "higher" if r.METRICS[one.plan.metric].better is r.Better.HIGHER else "lower"
     key = key_of(run.plan, one.plan, run.fingerprint)
     for fact, pair in zip(run.pairs_of(one.plan.recipe), one.pairs, strict=True):
         if not _repeated(run, fact):
             where = (run.plan.run_id, fact.pair)
-            yield LedgerPair.of(key, kind, where, datetime.fromisoformat(fact.t), pair, better)
+            yield LedgerPair.of(key, kind, where, datetime.fromisoformat(fact.t), pair, one.kind.better)
 
 
 def _repeated(run: RunFacts, pair: r.Pair) -> bool:
     """A launch of it failed at first: something was wrong, and its two launches are no neighbours."""
-    ends = (launch.end for launch in run.launches.values() if launch.end)
+    ends = (launch.end for launch in run.launches.values() if launch.end and run.is_current(launch))
     return any((end.recipe, end.pair, end.valid) == (pair.recipe, pair.pair, False) for end in ends)

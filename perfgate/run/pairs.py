@@ -9,43 +9,28 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from perfgate import records as r
 from perfgate.conditions.fingerprint import NOT_COMPARED
-from perfgate.judge.evidence import JudgedMetric, RunFacts, counted_pairs, judge_metrics, launch_id
-from perfgate.judge.result import gated_of, minutes_spent
-from perfgate.judge.verdict import Progress as RecipeProgress
-from perfgate.judge.verdict import Step, next_step
+from perfgate.judge.evidence import Evidence, RunFacts
+from perfgate.judge.metrics import JudgedMetric, gated, judge_metrics
+from perfgate.judge.result import minutes_spent
+from perfgate.judge.verdict import NextStep, RecipeProgress, next_step
+from perfgate.records import LaunchId
 from perfgate.records.files import boot_id
-from perfgate.run.facts import Notebook
+from perfgate.run.journal import Journal
 
 HALF_PAIR_SECONDS = 15 * 60  # a base launch and a head launch further apart than this are no neighbours
 ALL_PAIRS = "all pairs are measured"
 ATTEMPTS = 2  # an invalid launch is repeated once, whoever was to blame: what the box spoiled does not use it up
 
 
-@dataclass(frozen=True)
-class LaunchOrder:
-    """What the bench is asked to launch."""
-
-    recipe: str
-    pair: int
-    side: r.Side
-    position: int
-    attempt: int
-
-    @property
-    def id(self) -> str:
-        return f"{self.recipe}/p{self.pair:02d}/{self.side.value}/a{self.attempt}"
-
-
 class Bench(Protocol):
-    def launch(self, order: LaunchOrder) -> r.LaunchEnd:
-        """One whole launch; its facts, from launch_begin to launch_end, are in the notebook when this returns."""
+    def launch(self, launch: LaunchId) -> r.LaunchEnd:
+        """One whole launch; its facts, from launch_begin to launch_end, are in the journal when this returns."""
 
-    def given(self, order: LaunchOrder) -> Mapping[str, str]:
+    def given(self, launch: LaunchId) -> Mapping[str, str]:
         """The environment that its server would be given now."""
 
 
@@ -55,9 +40,9 @@ def orders(seed: int, recipe: str, pairs: int) -> tuple[r.Side, ...]:
     return tuple(first if number % 2 == 0 else first.other for number in range(pairs))
 
 
-def continued_orders(plan: r.RecipePlan, run: RunFacts, earlier: Sequence[RunFacts]) -> tuple[r.Side, ...]:
+def continued_orders(plan: r.RecipePlan, evidence: Evidence) -> tuple[r.Side, ...]:
     """The plan's orders, turned round where the pairs on file would leave one side first more often than the other."""
-    first = [pair.first for _, pair in counted_pairs(run, earlier, plan.name)]
+    first = [pair.fact.first for pair in evidence.pairs(plan.name)]
     before = {side: first.count(side) for side in r.Side}
     begins = plan.first_orders[0]
     if before[begins] <= before[begins.other]:
@@ -68,40 +53,44 @@ def continued_orders(plan: r.RecipePlan, run: RunFacts, earlier: Sequence[RunFac
 class Measuring:
     """The loop of pairs of one run."""
 
-    def __init__(self, notebook: Notebook, bench: Bench, earlier: Sequence[RunFacts] = ()) -> None:
-        self._notebook = notebook
+    def __init__(self, journal: Journal, bench: Bench, earlier: Sequence[RunFacts] = ()) -> None:
+        self._journal = journal
         self._bench = bench
         self._earlier = tuple(earlier)
 
-    def until_decided(self) -> Step:
+    def until_decided(self) -> NextStep:
         """Measures pair after pair; returns why it stopped. A failing side is written down as a fault."""
         while True:
             step = self.next()
             if step.recipe is None:
                 if step.out_of_time:
-                    self._notebook.append(out_of_time(self._run.plan.limits))
+                    self._journal.append(out_of_time(self._run.plan.limits))
                 return step
             number = len(self._run.pairs_of(step.recipe)) + 1
             if not self._measure_pair(step.recipe, number):
-                return Step(None, "a launch failed twice")
+                return NextStep(None, "a launch failed twice")
 
-    def all_pairs(self) -> Step:
+    def all_pairs(self) -> NextStep:
         """Measures as many pairs of each recipe as the plan allows, recipes in turn."""
         for number in range(1, self._run.plan.limits.max_pairs + 1):
             for recipe in self._run.plan.recipes:
                 if len(self._run.pairs_of(recipe.name)) < number and not self._measure_pair(recipe.name, number):
-                    return Step(None, "a launch failed twice")
-        return Step(None, ALL_PAIRS)
+                    return NextStep(None, "a launch failed twice")
+        return NextStep(None, ALL_PAIRS)
 
-    def next(self) -> Step:
-        return next_pair(self._run, self._earlier)
+    def next(self) -> NextStep:
+        return next_pair(self._evidence)
 
     def judged(self) -> tuple[JudgedMetric, ...]:
-        return judge_metrics(self._run, self._earlier)
+        return judge_metrics(self._evidence)
 
     @property
     def _run(self) -> RunFacts:
-        return self._notebook.run()
+        return self._journal.run()
+
+    @property
+    def _evidence(self) -> Evidence:
+        return Evidence(self._run, self._earlier)
 
     def _measure_pair(self, recipe: str, number: int) -> bool:
         first = self._run.recipe(recipe).first_orders[number - 1]
@@ -126,7 +115,7 @@ class Measuring:
             text = f"no two launches of {recipe} could be made within {HALF_PAIR_SECONDS / 60:.0f} minutes"
             self._fault("launches_apart", text, r.Blame.BOX)
             return False
-        self._notebook.append(
+        self._journal.append(
             r.Pair(
                 id=f"{recipe}/p{number:02d}",
                 recipe=recipe,
@@ -147,23 +136,24 @@ class Measuring:
         half = half_pair(self._run, recipe, number, first)
         if half is None:
             return None
-        now = self._bench.given(LaunchOrder(recipe, number, first, 1, next_attempt(self._run, recipe, number, first)))
-        return half if _compared(given_to(self._run, half)) == _compared(now) else None
+        now = self._bench.given(LaunchId(recipe, number, first, 1, next_attempt(self._run, recipe, number, first)))
+        return half if _compared(self._run.launches[half].begin.given) == _compared(now) else None
 
     def _launch(self, recipe: str, number: int, side: r.Side, position: int) -> r.LaunchEnd:
         """Launches until one is valid or the same one is to blame for the second time."""
         failed: list[r.Blame | None] = []
         while True:
             attempt = next_attempt(self._run, recipe, number, side)
-            end = self._bench.launch(LaunchOrder(recipe, number, side, position, attempt))
+            end = self._bench.launch(LaunchId(recipe, number, side, position, attempt))
             failed.append(end.blame)
             if end.valid or failed.count(end.blame) == ATTEMPTS:
                 return end
 
     def _apart(self, one: str, other: str) -> bool:
         """Whether so much time went by between two launches, with failed ones, that the box may have moved."""
-        end, begin = self._run.launches[one].end, began_at(self._run, other)
-        return end is not None and begin is not None and begin - end.mono > HALF_PAIR_SECONDS
+        launches = self._run.launches
+        end = launches[one].end
+        return end is not None and launches[other].begin.mono - end.mono > HALF_PAIR_SECONDS
 
     def _blame(self, end: r.LaunchEnd, *, served: bool) -> None:
         """A side that fails twice is to blame only where the other side serves on the same box."""
@@ -187,20 +177,21 @@ class Measuring:
         self._fault(end.code, f"{end.recipe} could not be measured: {_reason(end)}", end.blame, launch=end.id)
 
     def _ever_served(self, side: r.Side, recipe: str) -> bool:
-        launches = self._run.launches.values()
-        return any(one.valid and one.side is side and one.is_of(recipe) for one in launches)
+        run = self._run
+        served = (one for one in run.launches.values() if one.valid and run.is_current(one))
+        return any(one.side is side and one.is_of(recipe) for one in served)
 
     def _fault(
         self, code: str, text: str, blame: r.Blame | None, *, side: r.Side | None = None, launch: str | None = None
     ) -> None:
-        self._notebook.append(
+        self._journal.append(
             r.Fault(id=f"fault/{code}", code=code, text=text, blame=blame or r.Blame.PERFGATE, side=side, launch=launch)
         )
 
     def _write_decisions(self, recipe: str) -> None:
         for one in self.judged():
             if one.plan.recipe == recipe and one.decision:
-                self._notebook.append(decision_fact(one))
+                self._journal.append(decision_fact(one))
 
 
 def _is_sides(failed: r.LaunchEnd) -> bool:
@@ -212,11 +203,12 @@ def _reason(failed: r.LaunchEnd) -> str:
     return failed.reasons[0] if failed.reasons else "the launch was not valid"
 
 
-def next_pair(run: RunFacts, earlier: Sequence[RunFacts]) -> Step:
+def next_pair(evidence: Evidence) -> NextStep:
     """Which recipe gets the next pair, judged on everything so far. Earlier runs' pairs do not use up the limit.
 
     A calibration judges nothing: all its pairs are measured.
     """
+    run = evidence.run
     limits = run.plan.limits
     progress = [
         RecipeProgress(
@@ -228,30 +220,28 @@ def next_pair(run: RunFacts, earlier: Sequence[RunFacts]) -> Step:
     ]
     if run.plan.calibration:
         last = min(progress, key=lambda recipe: recipe.pairs)
-        return Step(last.recipe, "not all pairs") if last.pairs < limits.max_pairs else Step(None, ALL_PAIRS)
-    gated = gated_of(judge_metrics(run, earlier))
-    return next_step(gated, progress, limits.max_pairs, limits.minutes - minutes_spent(run))
+        return NextStep(last.recipe, "not all pairs") if last.pairs < limits.max_pairs else NextStep(None, ALL_PAIRS)
+    judged = gated(judge_metrics(evidence))
+    return next_step(judged, progress, limits.max_pairs, limits.minutes - minutes_spent(run))
 
 
-def what_is_left(facts: Sequence[r.Fact], plan: r.Plan, earlier: Sequence[RunFacts] = ()) -> Step:
+def what_is_left(facts: Sequence[r.Fact], plan: r.Plan, earlier: Sequence[RunFacts] = ()) -> NextStep:
     """What a run of these facts would measure next under this plan; nothing is written down."""
     run = RunFacts.of((*facts, plan))
     assert run is not None, "there is a plan"
-    return next_pair(run, earlier)
+    return next_pair(Evidence(run, tuple(earlier)))
 
 
-def go_on(notebook: Notebook, plan: r.Plan, earlier: Sequence[RunFacts] = ()) -> Step:
-    """Writes down the plan of a run that begins or goes on, and says what is to be measured next.
+def end_here(journal: Journal, plan: r.Plan, left: NextStep) -> None:
+    """Ends a run that goes on and has nothing left to measure.
 
-    By that what had gone wrong before no longer counts, unless there is no time to try it again.
+    By its plan, written anew, what had gone wrong before no longer counts, unless there is no time to try it again.
     """
-    faults = notebook.run().faults if notebook.facts else ()
-    notebook.append(plan)
-    step = next_pair(notebook.run(), earlier)
-    if step.out_of_time:
+    faults = journal.run().faults
+    journal.append(plan)
+    if left.out_of_time:
         for fault in (*(one for one in faults if one.code != r.STOPPED_FAULT), out_of_time(plan.limits)):
-            notebook.append(fault)
-    return step
+            journal.append(fault)
 
 
 def out_of_time(limits: r.Limits) -> r.Fault:
@@ -291,26 +281,19 @@ def next_attempt(run: RunFacts, recipe: str, pair: int, side: r.Side) -> int:
 def half_pair(run: RunFacts, recipe: str, pair: int, first: r.Side) -> str | None:
     """The launch of `first` that an interrupted run left without its partner, if it can still be paired.
 
-    Only in the same boot and within 15 minutes: else the box may have moved in between.
+    Only of the same build, in the same boot and within 15 minutes: else the box may have moved in between.
     """
-    ends = [
-        fact
-        for fact in run.facts
-        if isinstance(fact, r.LaunchEnd)
-        and (fact.recipe, fact.pair, fact.side, fact.position) == (recipe, pair, first, 1)
-        and fact.valid
+    asked = (recipe, pair, first, 1)
+    halves = [
+        one
+        for one in run.launches.values()
+        if (one.begin.recipe, one.begin.pair, one.side, one.begin.position) == asked
+        if one.valid and run.is_current(one)
     ]
-    if not ends:
+    if not halves or (end := halves[-1].end) is None:
         return None
-    last = ends[-1]
-    fresh = last.boot == boot_id() and 0 <= time.monotonic() - last.mono <= HALF_PAIR_SECONDS
-    return launch_id(last) if fresh else None
-
-
-def given_to(run: RunFacts, launch: str) -> Mapping[str, str]:
-    """The environment of a launch's server."""
-    given = [fact.given for fact in run.facts if isinstance(fact, r.LaunchBegin) and fact.id == launch]
-    return given[-1] if given else {}
+    fresh = end.boot == boot_id() and 0 <= time.monotonic() - end.mono <= HALF_PAIR_SECONDS
+    return halves[-1].id if fresh else None
 
 
 def _compared(given: Mapping[str, str]) -> Mapping[str, str]:
@@ -318,17 +301,12 @@ def _compared(given: Mapping[str, str]) -> Mapping[str, str]:
     return {name: value for name, value in given.items() if not name.startswith(NOT_COMPARED)}
 
 
-def began_at(run: RunFacts, launch: str) -> float | None:
-    """When a launch was begun (time.monotonic())."""
-    return next((fact.mono for fact in run.facts if isinstance(fact, r.LaunchBegin) and fact.id == launch), None)
-
-
 def expected_pair_minutes(run: RunFacts, plan: r.RecipePlan) -> float | None:
     """From this run's own launches of the recipe, else from the plan."""
     walls = [
         launch.end.wall_s
         for launch in run.launches.values()
-        if launch.end and launch.valid and launch.is_of(plan.name) and launch.end.pair > 0  # none to throw away
+        if launch.end and launch.valid and launch.is_of(plan.name) and launch.begin.pair > 0  # none to throw away
     ]
     seconds = sum(walls) / len(walls) if walls else plan.expected_launch_s
     return seconds * 2 / 60 if seconds is not None else None

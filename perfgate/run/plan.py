@@ -17,8 +17,13 @@ from perfgate.config.model import BoxFile, Config, Resolved, ResolvedRecipe
 from perfgate.config.places import BOX_PATH, CONFIG_PATH
 from perfgate.config.profile import Profile
 from perfgate.errors import PerfgateError
+from perfgate.judge.evidence import Evidence, RunFacts
+from perfgate.judge.power import LaunchCost
 from perfgate.records.files import short_hash
-from perfgate.run.pairs import orders
+from perfgate.run.evidence import earlier_runs, usual_costs, without_disturbed
+from perfgate.run.ledger import LEDGER_FILE, Ledger
+from perfgate.run.noise import recall, with_known_noise, with_planned_samples
+from perfgate.run.pairs import continued_orders, orders
 from perfgate.source.diff import DiffClass, classify, deciding_files
 from perfgate.source.repository import Repository
 
@@ -256,3 +261,32 @@ def _recipe_plan(recipe: ResolvedRecipe, resolved: Resolved, workload: str, seed
 
 def _run_id(head: str) -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{head[:9]}-{short_hash(secrets.token_hex(8), 4)}"
+
+
+# ------------------------------------------------------------------------------------------------ before it measures
+
+
+def completed_plan(run: RunFacts, resolved: Resolved, state: Path) -> r.Plan:
+    """The plan with what only builds and box can tell: evidence on file, noise, samples, orders, what a launch takes.
+
+    Once something was launched it stays: a run that is resumed is judged as if it had never been interrupted.
+    """
+    plan, runs = run.plan, state / "runs"
+    if run.launches:
+        return plan
+    earlier, told = without_disturbed(() if plan.calibration else earlier_runs(runs, run))
+    memory = recall(plan, Ledger(state / LEDGER_FILE), run.fingerprint)
+    costs = usual_costs(runs, plan.box, plan.recipes)
+    undecided = [recipe.name for recipe in resolved.recipes if recipe.workload.samples == "auto"]
+    plan = with_known_noise(with_planned_samples(plan, memory, costs, undecided), memory)
+    return replace(
+        plan,
+        continues=tuple(one.plan.run_id for one in earlier),
+        recipes=tuple(_completed(one, costs.get(one.name), Evidence(run, earlier)) for one in plan.recipes),
+        notes=tuple(dict.fromkeys((*plan.notes, *memory.warnings, *told))),
+    )
+
+
+def _completed(recipe: r.RecipePlan, cost: LaunchCost | None, evidence: Evidence) -> r.RecipePlan:
+    orders = continued_orders(recipe, evidence)
+    return replace(recipe, expected_launch_s=cost.seconds(recipe.samples) if cost else None, first_orders=orders)

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from perfgate import records as r
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.result import gpu_minutes, minutes_spent
-from perfgate.run.pairs import LaunchOrder, expected_pair_minutes
+from perfgate.run.pairs import expected_pair_minutes
 
 LIKELY_PAIRS = 2  # what most runs need of each recipe; a regression is never told on fewer
 QUIET_SECONDS = 15.0  # at least so long between two lines about the same thing
@@ -48,14 +48,14 @@ class Progress:
             self._last_step = name
             self.say(f"    {text}")
 
-    def launch_begins(self, order: LaunchOrder, run: RunFacts) -> None:
+    def launch_begins(self, launch: r.LaunchId, run: RunFacts) -> None:
         number = len(run.launches) + 1
-        again = " again" if order.attempt > 1 else ""
+        again = " again" if launch.attempt > 1 else ""
         gpu = gpu_minutes(run)
         cost = f", {gpu:.0f} GPU minutes spent" if gpu else ""
         left = minutes_left(run)
         rest = f", about {_minutes(left)} to go" if left is not None else ""
-        self.say(f"launch {number}: {order.recipe}, pair {order.pair}, {order.side.value}{again}{rest}{cost}")
+        self.say(f"launch {number}: {launch.recipe}, pair {launch.pair}, {launch.side.value}{again}{rest}{cost}")
 
     def launch_ends(self, end: r.LaunchEnd, run: RunFacts) -> None:
         launch = run.launches[end.id]

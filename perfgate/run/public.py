@@ -29,7 +29,8 @@ from perfgate.records.files import (
     write_whole,
 )
 from perfgate.report.page import render_page
-from perfgate.run.folder import EVIDENCE_FOLDER, LOGS_FOLDER, PAGE_FILE
+from perfgate.run.evidence import EVIDENCE_FOLDER
+from perfgate.run.folder import LOGS_FOLDER, PAGE_FILE
 
 PUBLIC_FOLDER = "public"
 MOST_LOG = 16 << 20  # bytes of one log; of a longer one both ends

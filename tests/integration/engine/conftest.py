@@ -17,7 +17,7 @@ from perfgate.engine.server import LaunchSpec, Server, free_port
 from perfgate.host.handover import hand_over
 from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation, describe, interpreter_folders
 from perfgate.host.trial import choose
-from perfgate.records import Side
+from perfgate.records import LaunchId, Side
 from tests.needs import require
 from tests.standin import Behaviour, make_repository
 
@@ -71,12 +71,7 @@ class Bench:
 
     def plan(self, workload: Workload = WORKLOAD, *, speculative: bool = False) -> LaunchPlan:
         return LaunchPlan(
-            id="recipe/p01/base/a1",
-            recipe="recipe",
-            pair=1,
-            side=Side.BASE,
-            position=1,
-            attempt=1,
+            launch=LaunchId("recipe", 1, Side.BASE, 1, 1),
             sha="0" * 40,
             build="key",
             spec=self.spec(dict(SPECULATIVE) if speculative else None),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from perfgate.judge.evidence import RunFacts
+from perfgate.judge.evidence import Evidence, RunFacts
 from perfgate.judge.result import judge_run
 
 from .harness import PLAIN, Case, Done, World, acting, on
@@ -99,4 +99,4 @@ def alone(done: Done) -> str:
     facts = RunFacts.of(done.facts)
     assert facts is not None
     forgetful = dataclasses.replace(facts, plan=dataclasses.replace(facts.plan, continues=()))
-    return judge_run(forgetful).verdict.value
+    return judge_run(Evidence(forgetful)).verdict.value

@@ -17,17 +17,18 @@ from perfgate.commands.calibrate import known_of, show_power
 from perfgate.config.files import load, resolve
 from perfgate.config.model import BoxFile, Resolved
 from perfgate.errors import PerfgateError
+from perfgate.records import LaunchId
 from perfgate.run.folder import write_run_file
 from perfgate.run.launch import workload_hash
-from perfgate.run.ledger import LEDGER_FILE, Kind, Ledger
+from perfgate.run.ledger import LEDGER_FILE, Ledger, PairKind
 from perfgate.run.noise import remember
-from perfgate.run.pairs import LaunchOrder, Measuring
+from perfgate.run.pairs import Measuring
 from perfgate.run.plan import GateRequest, recipe_plans
 from perfgate.run.progress import Progress
 from tests.standin import make_repository
 from tests.standin.repository import git
 
-from ..run.builders import TableBench, a_notebook, a_plan
+from ..run.builders import TableBench, a_journal, a_plan
 
 CONFIG = "recipes: {{baseline: {{model: m, workload: {{samples: {samples}}}}}, eagle3: {{draft: d}}}}\n"
 
@@ -60,7 +61,7 @@ class Box:
         file = BoxFile(name="box", state_dir=str(self.root / "state"))
         return resolve(load(self.config.encode(), "perfgate.yml"), file)
 
-    def calibrated(self, name: str, pairs: int, speed: Callable[[LaunchOrder], float], wall_s: float = 302) -> None:
+    def calibrated(self, name: str, pairs: int, speed: Callable[[LaunchId], float], wall_s: float = 302) -> None:
         """As `perfgate calibrate` leaves it."""
         recipes = recipe_plans(self.resolved, {one.name: workload_hash(one) for one in self.resolved.recipes})
         plan = a_plan(run_id=name, calibration=True, recipes=recipes, autotune="fresh")
@@ -69,10 +70,10 @@ class Box:
         plan = dataclasses.replace(plan, head=same, limits=limits)
         folder = self.root / "state" / "runs" / name
         write_run_file(folder, plan)
-        with a_notebook(folder, plan) as notebook:
-            Measuring(notebook, TableBench(notebook, speed, wall_s=wall_s)).all_pairs()
-            run = notebook.run()
-        remember(run, Ledger(self.root / "state" / LEDGER_FILE), Kind.SAME, lambda _: None)
+        with a_journal(folder, plan) as journal:
+            Measuring(journal, TableBench(journal, speed, wall_s=wall_s)).all_pairs()
+            run = journal.run()
+        remember(run, Ledger(self.root / "state" / LEDGER_FILE), PairKind.SAME, lambda _: None)
 
     def shown(self) -> str:
         console = Console(file=StringIO(), width=80)
@@ -86,7 +87,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def one_per_cent(order: LaunchOrder) -> float:
+def one_per_cent(order: LaunchId) -> float:
     return 90.0 * (1.01 if order.side is records.Side.HEAD and order.pair % 2 else 1.0)
 
 

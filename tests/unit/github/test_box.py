@@ -13,7 +13,7 @@ from perfgate.github.box import check_isolated, gate_request, gate_request_step,
 from perfgate.github.request import Request, request_from_line
 from perfgate.host.sandbox import Isolation
 from perfgate.records import PullRequest
-from perfgate.run.gate import Outcome
+from perfgate.run.gate import GateOutcome
 from perfgate.run.progress import Progress
 from tests.e2e.hub.stage import read_outputs
 
@@ -116,10 +116,10 @@ def test_a_verdict_ends_the_step_well_and_an_interruption_does_not(
     (tmp_path / "box.yml").write_text("name: box-a\nstate_dir: /var/lib/perfgate\n")
     shutil.copytree(STORY, tmp_path / "run")
 
-    def gate(*_: Any) -> Outcome:
+    def gate(*_: Any) -> GateOutcome:
         seen.update(own)
         result: Any = object() if outcome is not Exit.INTERRUPTED else None
-        return Outcome(tmp_path / "run", result, outcome)
+        return GateOutcome(tmp_path / "run", result, outcome)
 
     monkeypatch.setattr(module, "_gate", gate)
     assert gate_request_step(own, tmp_path / "box.yml", Progress()) == code

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfgate.judge import Decision, Gated, Judge, Policy, Prior, Progress, State, combine, next_step
-from perfgate.records import Verdict
+from perfgate.judge import Decision, Judge, JudgedMetric, Policy, Prior, RecipeProgress, combine, next_step
+from perfgate.records import MetricPlan, MetricVerdict, Verdict
 
 RECIPES = ("eagle3", "baseline")
 METRICS = ("tok_s", "ms")
@@ -23,6 +23,12 @@ class GateOutcome:
     inconclusive: float
     pairs_per_recipe: float
     pairs_error: float
+
+
+def gated_metric(recipe: str, metric: str, decision: Decision | None, budget: float) -> JudgedMetric:
+    """As the judge hands it to the verdict."""
+    plan = MetricPlan(recipe=recipe, metric=metric, concurrency=1, gated=True, budget=budget, alpha=0.01)
+    return JudgedMetric(plan, (), decision)
 
 
 def simulate_gate(sd: float, slowdown: float, runs: int, seed: int, policy: Policy | None = None) -> GateOutcome:
@@ -58,8 +64,11 @@ def _play_gate(generator: np.random.Generator, sd: float, slowdown: float, polic
     starts = {recipe: bool(generator.integers(2)) for recipe in RECIPES}
     covariance = sd**2 * np.array([[1.0, CORRELATION], [CORRELATION, 1.0]])
     while True:
-        gated = [Gated(*key, decision, budget=policy.budget, better="lower") for key, decision in latest.items()]
-        progress = [Progress(recipe, counts[recipe]) for recipe in RECIPES]
+        gated = [
+            gated_metric(recipe, "verify_ms", decision, budget=policy.budget)
+            for (recipe, _), decision in latest.items()
+        ]
+        progress = [RecipeProgress(recipe, counts[recipe]) for recipe in RECIPES]
         recipe = next_step(gated, progress, policy.max_pairs).recipe
         if recipe is None:
             return combine(gated).verdict, sum(counts.values()) / len(RECIPES)
@@ -80,8 +89,8 @@ def _passes_once(generator: np.random.Generator, sd: float, slowdown: float, rer
             first = "base" if base_first == (len(judge.pairs) % 2 == 0) else "head"
             head = [100.0 * math.exp(slowdown + sd * generator.standard_normal())]
             decision = judge.add(base=[100.0], head=head, first=first)  # type: ignore[arg-type]
-            if decision.state is not State.CONTINUE:
+            if decision.state is not MetricVerdict.CONTINUE:
                 break
-        if decision.state is State.PASS:
+        if decision.state is MetricVerdict.PASS:
             return True
     return False

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.judge import Decision, Judge, Policy, Prior, State
+from perfgate.judge import Decision, Judge, Policy, Prior
 from perfgate.judge.noise import learn
+from perfgate.records import MetricVerdict
 
 Numbers = NDArray[np.float64]
 STORY = math.log(94 / 60)  # "36 %"
@@ -76,14 +77,14 @@ def simulate(cell: Cell, runs: int, seed: int) -> Outcome:
     pairs = np.array([decision.pairs for decision in last], dtype=float)
     return Outcome(
         runs=runs,
-        regression=states.count(State.REGRESSION) / runs,
-        passed=states.count(State.PASS) / runs,
-        inconclusive=states.count(State.INCONCLUSIVE) / runs,
+        regression=states.count(MetricVerdict.REGRESSION) / runs,
+        passed=states.count(MetricVerdict.PASS) / runs,
+        inconclusive=states.count(MetricVerdict.INCONCLUSIVE) / runs,
         pairs=float(pairs.mean()),
         pairs_error=float(pairs.std() / math.sqrt(runs)),
         covered=sum(decision.low <= cell.slowdown <= decision.high for decision in last) / runs,
-        regression_within_four=_share(last, lambda d: d.state is State.REGRESSION and d.pairs <= 4),
-        passed_on_one=_share(last, lambda d: d.state is State.PASS and d.pairs == 1),
+        regression_within_four=_share(last, lambda d: d.state is MetricVerdict.REGRESSION and d.pairs <= 4),
+        passed_on_one=_share(last, lambda d: d.state is MetricVerdict.PASS and d.pairs == 1),
         half_width=float(np.mean([(decision.high - decision.low) / 2 for decision in last])),
     )
 
@@ -147,7 +148,7 @@ def _play(cell: Cell, drawn: Runs, run: int, generator: np.random.Generator) -> 
         else:
             base, head = drawn.samples(generator, 0.0), drawn.samples(generator, difference)
         decision = judge.add(base=base, head=head, first=first)  # type: ignore[arg-type]
-        if decision.state is not State.CONTINUE:
+        if decision.state is not MetricVerdict.CONTINUE:
             return decision
     raise AssertionError("the judge never decided")
 

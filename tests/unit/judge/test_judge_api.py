@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from perfgate.judge import Judge, JudgeInputError, Pair, Policy, Prior, State, replay
+from perfgate.judge import Judge, JudgeInputError, PairSamples, Policy, Prior, replay
+from perfgate.records import MetricVerdict
 
 KNOWN = Prior(sd=0.01, df=10)
 
@@ -15,8 +16,8 @@ def test_the_story_is_a_regression_after_two_pairs() -> None:
     judge = Judge(Policy(), KNOWN, better="higher")
     first = judge.add(base=[94.1, 93.8, 94.3], head=[60.1, 59.9, 60.4], first="base")
     second = judge.add(base=[93.9, 94.0, 94.2], head=[60.0, 60.2, 59.8], first="head")
-    assert first.state is State.CONTINUE
-    assert second.state is State.REGRESSION
+    assert first.state is MetricVerdict.CONTINUE
+    assert second.state is MetricVerdict.REGRESSION
     assert second.slowdown == pytest.approx(math.log(94 / 60), abs=0.01)
     assert second.low < second.slowdown < second.high
 
@@ -27,7 +28,7 @@ def test_lower_is_better_turns_the_sign() -> None:
 
 
 def test_replay_gives_the_last_decision() -> None:
-    pairs = [Pair.of([100, 101], [100, 99]), Pair.of([99], [100])]
+    pairs = [PairSamples.of([100, 101], [100, 99]), PairSamples.of([99], [100])]
     judge = Judge(Policy(), KNOWN)
     for pair in pairs:
         last = judge.add(base=pair.base, head=pair.head, first=pair.first)

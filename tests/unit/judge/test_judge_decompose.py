@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.judge import Decision, Effect, JudgeInputError, Prior, State
+from perfgate.judge import Decision, JudgeInputError, Prior
 from perfgate.judge.decompose import Where, decompose, logarithmic_mean, read_recipes
+from perfgate.records import Effect, MetricVerdict
 
 TIGHT = Prior(0.004, 20)
 
@@ -128,11 +129,11 @@ def test_the_logarithmic_mean_lies_between(a: float, b: float) -> None:
     assert mean == pytest.approx(logarithmic_mean(b, a))
 
 
-def decided(slowdown: float, state: State, wide: float = 0.01) -> Decision:
+def decided(slowdown: float, state: MetricVerdict, wide: float = 0.01) -> Decision:
     return Decision(state, slowdown, slowdown - wide, slowdown + wide, 2, 0.03, Effect.UNKNOWN)
 
 
-LOST, FINE, OPEN = State.REGRESSION, State.PASS, State.INCONCLUSIVE
+LOST, FINE, OPEN = MetricVerdict.REGRESSION, MetricVerdict.PASS, MetricVerdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(

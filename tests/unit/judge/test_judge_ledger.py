@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfgate.judge import JudgeInputError, Pair
-from perfgate.run.ledger import DF_AT_MOST, LEDGER_FILE, Kind, Ledger, LedgerKey, LedgerPair, contrasts
+from perfgate.judge import JudgeInputError, PairSamples
+from perfgate.run.ledger import DF_AT_MOST, LEDGER_FILE, Ledger, LedgerKey, LedgerPair, PairKind, contrasts
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 KEY = LedgerKey("eagle3", "tok_s", 1, "workload", "box", "fingerprint")
@@ -23,7 +23,7 @@ KEY = LedgerKey("eagle3", "tok_s", 1, "workload", "box", "fingerprint")
 def rows(
     count: int,
     sd: float = 0.01,
-    kind: Kind = Kind.SAME,
+    kind: PairKind = PairKind.SAME,
     run: str = "run",
     key: LedgerKey = KEY,
     days: float = 1.0,
@@ -64,7 +64,7 @@ def test_a_pair_recorded_twice_counts_once(ledger: Ledger) -> None:
 
 
 def test_pull_requests_teach_nothing(ledger: Ledger) -> None:
-    ledger.record(rows(20, sd=0.2, kind=Kind.PULL_REQUEST))
+    ledger.record(rows(20, sd=0.2, kind=PairKind.PULL_REQUEST))
     known = ledger.prior(KEY, NOW)
     assert known.prior is None
     assert "no pairs of the same code" in known.how
@@ -77,7 +77,7 @@ def test_pull_requests_teach_nothing(ledger: Ledger) -> None:
 
 def test_a_change_of_the_base_branch_is_not_noise(ledger: Ledger) -> None:
     for number in range(8):
-        ledger.record(rows(5, kind=Kind.BASE_BRANCH, run=f"run {number}", shift=0.05 * number))
+        ledger.record(rows(5, kind=PairKind.BASE_BRANCH, run=f"run {number}", shift=0.05 * number))
     known = ledger.prior(KEY, NOW)
     assert known.prior is not None
     assert known.prior.sd == pytest.approx(0.01, rel=0.4)
@@ -132,7 +132,7 @@ def test_spreads_come_from_the_samples(ledger: Ledger) -> None:
     pairs = []
     for number in range(40):
         base, head = ([100 + draw.gauss(0, 1.0) + shift for _ in range(6)] for shift in (draw.gauss(0, 0.5), 0.0))
-        pairs.append(LedgerPair.of(KEY, Kind.SAME, ("run", number), NOW, Pair.of(base, head), "higher"))
+        pairs.append(LedgerPair.of(KEY, PairKind.SAME, ("run", number), NOW, PairSamples.of(base, head), "higher"))
     ledger.record(pairs)
     spread = ledger.prior(KEY, NOW).spread
     assert spread is not None

@@ -7,10 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from perfgate.judge import JudgeInputError, Pair, Policy, Prior
-from perfgate.judge.planning import FEWEST, MOST, Spread, sample_variance, samples_per_launch, spread_of
-from perfgate.judge.power import detected_from, expected_pairs, power
-from perfgate.judge.rerun import FiledPair, Question, evidence_for
+from perfgate.judge import JudgeInputError, Policy, Prior
+from perfgate.judge.evidence import Launch, MeasuredPair, Question, answering
+from perfgate.judge.power import (
+    FEWEST,
+    MOST,
+    Spread,
+    detected_from,
+    expected_pairs,
+    power,
+    sample_variance,
+    samples_per_launch,
+    spread_of,
+)
+from perfgate.records import LaunchBegin, Pair, Side
 
 KNOWN = Prior(0.01, 10)
 
@@ -82,60 +92,58 @@ def test_spreads_are_told_apart() -> None:
 
 # ------------------------------------------------------------------------------------------------ reruns
 
-QUESTION = Question("base tree", "head tree", "base build", "head build", "eagle3", "workload", "box")
+QUESTION = Question("base tree", "head tree", "base build", "head build", "eagle3", "workload", "flags", "box", "today")
 
 
-def filed(number: int, hour: int, **changes: str) -> FiledPair:
-    where = {"boot": changes.pop("boot", "boot 1"), "fingerprint": changes.pop("fingerprint", "today")}
-    run = changes.pop("run", "run 1")
-    return FiledPair(
-        question=replace(QUESTION, **changes),
-        pair=Pair.of([100.0], [100.0 + number]),
-        run=run,
-        number=number,
-        time=f"2026-11-30T{hour:02d}:00:00Z",
-        **where,
+def filed(number: int, hour: int, *, run: str = "run 1", boot: str = "boot 1", **changes: str) -> MeasuredPair:
+    fact = Pair(
+        id=f"eagle3/p{number:02d}",
+        t=f"2026-11-30T{hour:02d}:00:00Z",
+        boot=boot,
+        recipe="eagle3",
+        pair=number,
+        base="",
+        head="",
+        first=Side.BASE,
     )
+    launches = [
+        Launch(
+            LaunchBegin(id="", recipe="eagle3", pair=number, side=side, position=1, attempt=1, **LAUNCHED), (), (), None
+        )  # type: ignore[arg-type]
+        for side in Side
+    ]
+    return MeasuredPair(run, fact, *launches, replace(QUESTION, **changes))
+
+
+LAUNCHED = {"sha": "", "build": "", "argv": (), "given": {}, "port": 0, "log": ""}
+
+
+def kept(*pairs: MeasuredPair) -> list[tuple[str, int]]:
+    return [(one.run, one.fact.pair) for one in answering(QUESTION, pairs)[0]]
 
 
 def test_pairs_are_replayed_in_time_order() -> None:
-    evidence = evidence_for(QUESTION, "today", [filed(2, 9), filed(1, 8), filed(1, 10, run="run 2")])
-    assert [pair.head[0] for pair in evidence.pairs] == [101, 102, 101]
-    assert evidence.warnings == ()
+    pairs = [filed(2, 9), filed(1, 8), filed(1, 10, run="run 2")]
+    assert kept(*pairs) == [("run 1", 1), ("run 1", 2), ("run 2", 1)]
+    assert answering(QUESTION, pairs)[1] == ()
 
 
-@pytest.mark.parametrize("field", ["base_tree", "head_tree", "base_build", "head_build", "recipe", "workload", "box"])
+@pytest.mark.parametrize(
+    "field",
+    ["base_tree", "head_tree", "base_build", "head_build", "recipe", "workload", "served", "box", "fingerprint"],
+)
 def test_pairs_of_another_question_do_not_count(field: str) -> None:
-    evidence = evidence_for(QUESTION, "today", [filed(1, 8), filed(2, 9, **{field: "other"})])
-    assert len(evidence.pairs) == 1
-    assert evidence.dropped[0].pair.number == 2
-    assert [warning.code for warning in evidence.warnings] == ["evidence_dropped"]
+    (counted, (dropped,)) = answering(QUESTION, [filed(1, 8), filed(2, 9, **{field: "other"})])
+    assert len(counted) == 1
+    assert dropped.pair.fact.pair == 2
+    assert dropped.why.startswith("measured ")
 
 
 def test_another_commit_of_the_same_trees_is_the_same_question() -> None:
-    assert len(evidence_for(QUESTION, "today", [filed(1, 8, run="an amended message")]).pairs) == 1
-
-
-def test_another_boot_is_another_stratum() -> None:
-    evidence = evidence_for(QUESTION, "today", [filed(1, 8), filed(2, 9, boot="boot 2"), filed(3, 10, boot="boot 2")])
-    assert [(stratum.boot, len(stratum.pairs)) for stratum in evidence.strata] == [("boot 1", 1), ("boot 2", 2)]
-    assert evidence.warnings[0].code == "evidence_stratified"
-    assert "1 + 2 pairs from 2 boots" in evidence.warnings[0].text
-
-
-def test_another_fingerprint_starts_afresh() -> None:
-    evidence = evidence_for(QUESTION, "today", [filed(1, 8, fingerprint="old driver"), filed(2, 9)])
-    assert [pair.head[0] for pair in evidence.pairs] == [102]
-    assert evidence.warnings[0].code == "evidence_restarted"
+    assert kept(filed(1, 8, run="an amended message")) == [("an amended message", 1)]
 
 
 def test_a_pair_filed_twice_counts_once() -> None:
-    evidence = evidence_for(QUESTION, "today", [filed(1, 8), filed(1, 8)])
-    assert len(evidence.pairs) == 1
-    assert evidence.dropped[0].why == "filed twice"
-
-
-def test_facts_that_are_not_at_hand_are_told() -> None:
-    evidence = evidence_for(QUESTION, "today", [], missing_runs=["run 7"])
-    assert evidence.pairs == ()
-    assert "run 7" in evidence.warnings[0].text
+    (counted, (dropped,)) = answering(QUESTION, [filed(1, 8), filed(1, 8)])
+    assert len(counted) == 1
+    assert dropped.why == "filed twice"

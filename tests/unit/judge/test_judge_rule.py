@@ -14,29 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import perfgate.judge
-from perfgate.judge import (
-    Decision,
-    Effect,
-    Judge,
-    JudgeInputError,
-    Pair,
-    Policy,
-    Prior,
-    State,
-    decide,
-    replay,
-)
+from perfgate.judge import Decision, Judge, JudgeInputError, PairSamples, Policy, Prior, decide, replay
 from perfgate.judge.noise import learn
+from perfgate.records import Effect, MetricVerdict
 
 KNOWN = Prior(sd=0.01, df=10)
 TIGHT = Prior(sd=0.003, df=20)
 
 
-def pairs_of(differences: Sequence[float], alternate: bool = True) -> list[Pair]:
+def pairs_of(differences: Sequence[float], alternate: bool = True) -> list[PairSamples]:
     """One sample a launch; + = head slower for a metric where lower is better."""
     firsts = ("base", "head") if alternate else ("base", "base")
     return [
-        Pair.of([100.0], [100.0 * math.exp(difference)], firsts[number % 2])  # type: ignore[arg-type]
+        PairSamples.of([100.0], [100.0 * math.exp(difference)], firsts[number % 2])  # type: ignore[arg-type]
         for number, difference in enumerate(differences)
     ]
 
@@ -53,10 +43,10 @@ def codes(decision: Decision) -> set[str]:
 
 
 def test_a_pair_that_contradicts_leads_to_more_pairs() -> None:
-    assert judged([0.05, 0.05]).state is State.REGRESSION
-    assert judged([0.05, -0.05], TIGHT).state is State.CONTINUE
-    assert judged([0.0, 0.0], TIGHT).state is State.PASS
-    assert judged([0.0, 0.06], TIGHT).state is State.CONTINUE
+    assert judged([0.05, 0.05]).state is MetricVerdict.REGRESSION
+    assert judged([0.05, -0.05], TIGHT).state is MetricVerdict.CONTINUE
+    assert judged([0.0, 0.0], TIGHT).state is MetricVerdict.PASS
+    assert judged([0.0, 0.06], TIGHT).state is MetricVerdict.CONTINUE
 
 
 bad = st.one_of(st.floats(-1.0, -0.05), st.floats(0.05, 1.0))
@@ -67,7 +57,7 @@ noise = st.floats(-0.004, 0.004)
 @settings(max_examples=150, deadline=None)
 def test_one_bad_launch_in_eight_turns_no_pass_into_a_regression(quiet: list[float], off: float, where: int) -> None:
     quiet[where] += off
-    assert judged(quiet, Prior(0.005, 10)).state is State.PASS
+    assert judged(quiet, Prior(0.005, 10)).state is MetricVerdict.PASS
 
 
 @given(st.lists(noise, min_size=4, max_size=6), bad, st.integers(0, 3))
@@ -76,7 +66,7 @@ def test_one_bad_launch_in_eight_hides_no_regression(quiet: list[float], off: fl
     lost = [0.06 + value for value in quiet]
     lost[where] += off
     decision = judged(lost, Prior(0.005, 10))
-    assert decision.state is State.REGRESSION
+    assert decision.state is MetricVerdict.REGRESSION
     assert decision.slowdown == pytest.approx(0.06, abs=0.02)
 
 
@@ -89,7 +79,7 @@ def test_the_bad_pair_is_named() -> None:
 
 def test_a_large_order_effect_is_no_change_of_the_code() -> None:
     decision = judged([0.03, -0.03, 0.031, -0.029, 0.03, -0.03], TIGHT)
-    assert decision.state is State.PASS
+    assert decision.state is MetricVerdict.PASS
     assert decision.drift is not None
     assert decision.drift.effect == pytest.approx(0.03, abs=0.002)
     assert "order_effect" in codes(decision)
@@ -98,11 +88,11 @@ def test_a_large_order_effect_is_no_change_of_the_code() -> None:
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_a_stop_at_an_odd_count_survives_an_order_effect(count: int) -> None:
     alternating = [0.03 if number % 2 == 0 else -0.03 for number in range(count)]
-    assert judged(alternating, TIGHT).state is not State.REGRESSION
+    assert judged(alternating, TIGHT).state is not MetricVerdict.REGRESSION
 
 
 def test_a_regression_is_seen_through_an_order_effect() -> None:
-    assert judged([0.09, 0.03, 0.091, 0.029], TIGHT).state is State.REGRESSION
+    assert judged([0.09, 0.03, 0.091, 0.029], TIGHT).state is MetricVerdict.REGRESSION
 
 
 def test_drift_is_absent_where_it_cannot_be_told() -> None:
@@ -114,33 +104,33 @@ def test_drift_is_absent_where_it_cannot_be_told() -> None:
 
 def test_noise_far_above_the_prior_takes_its_weight() -> None:
     scattered = judged([0.05, -0.03, 0.11, 0.04, 0.10, -0.01], Prior(0.003, 10))
-    assert scattered.state is not State.REGRESSION
+    assert scattered.state is not MetricVerdict.REGRESSION
     assert "spread_above_prior" in codes(scattered)
 
 
 def test_two_pairs_must_say_so() -> None:
-    assert judged([0.446], TIGHT).state is State.CONTINUE
-    assert judged([0.446], TIGHT, replace(Policy(), min_pairs_to_fail=1)).state is State.REGRESSION
+    assert judged([0.446], TIGHT).state is MetricVerdict.CONTINUE
+    assert judged([0.446], TIGHT, replace(Policy(), min_pairs_to_fail=1)).state is MetricVerdict.REGRESSION
 
 
 def test_one_pair_passes_alone_only_where_that_is_safe() -> None:
-    assert judged([0.0], TIGHT).state is State.PASS
-    assert judged([0.0], replace(TIGHT, bad=0.16, far=0.06)).state is State.CONTINUE
-    assert judged([-0.10], TIGHT).state is State.CONTINUE  # faster, or a bad launch of base
-    assert judged([0.0], None).state is State.CONTINUE
+    assert judged([0.0], TIGHT).state is MetricVerdict.PASS
+    assert judged([0.0], replace(TIGHT, bad=0.16, far=0.06)).state is MetricVerdict.CONTINUE
+    assert judged([-0.10], TIGHT).state is MetricVerdict.CONTINUE  # faster, or a bad launch of base
+    assert judged([0.0], None).state is MetricVerdict.CONTINUE
 
 
 def test_a_decision_may_change_with_more_pairs() -> None:
     judge = Judge(Policy(), TIGHT, better="lower")
     states = [judge.add(base=[1.0], head=[math.exp(d)]).state for d in (0.0, 0.08, 0.08, 0.08, 0.08)]
-    assert states[0] is State.PASS
-    assert State.CONTINUE in states
-    assert states[-1] is not State.PASS
+    assert states[0] is MetricVerdict.PASS
+    assert MetricVerdict.CONTINUE in states
+    assert states[-1] is not MetricVerdict.PASS
 
 
 def test_max_pairs_ends_in_inconclusive_with_what_could_have_been_seen() -> None:
     decision = judged([0.02, 0.025, 0.018, 0.03, 0.022, 0.026], Prior(0.02, 10))
-    assert decision.state is State.INCONCLUSIVE
+    assert decision.state is MetricVerdict.INCONCLUSIVE
     assert decision.effect in (Effect.UNKNOWN, Effect.SLOWER)
     assert 0.03 <= decision.detectable < 0.06
 
@@ -169,7 +159,7 @@ priors = st.one_of(
     st.builds(Prior, sd=st.floats(1e-5, 0.1), df=st.floats(0.5, 50), bad=st.floats(0, 0.59), far=st.floats(0.01, 1)),
 )
 orders = st.sampled_from(["base", "head", None])
-anything = st.lists(st.builds(Pair.of, samples, samples, orders), min_size=1, max_size=9)
+anything = st.lists(st.builds(PairSamples.of, samples, samples, orders), min_size=1, max_size=9)
 
 
 def assert_sane(decision: Decision, pairs: int) -> None:
@@ -178,9 +168,9 @@ def assert_sane(decision: Decision, pairs: int) -> None:
     assert decision.low <= decision.slowdown <= decision.high
     assert decision.pairs == pairs
     assert decision.detectable >= Policy().budget
-    if decision.state is State.PASS:
+    if decision.state is MetricVerdict.PASS:
         assert decision.high <= Policy().budget + 1e-12 or decision.slowdown > Policy().budget
-    if decision.state is State.REGRESSION:
+    if decision.state is MetricVerdict.REGRESSION:
         assert decision.low >= 0
         assert decision.slowdown >= Policy().budget
         assert pairs >= 2
@@ -188,7 +178,7 @@ def assert_sane(decision: Decision, pairs: int) -> None:
 
 @given(anything, priors)
 @settings(max_examples=200, deadline=None)
-def test_any_positive_numbers_give_a_sane_decision(pairs: list[Pair], prior: Prior | None) -> None:
+def test_any_positive_numbers_give_a_sane_decision(pairs: list[PairSamples], prior: Prior | None) -> None:
     decision = replay(Policy(), prior, pairs)
     assert decision is not None
     assert_sane(decision, len(pairs))
@@ -199,16 +189,16 @@ def test_numbers_that_are_none_are_refused_in_one_line(numbers: list[float]) -> 
     broken = not numbers or any(not math.isfinite(number) or number <= 0 for number in numbers)
     if broken:
         with pytest.raises(JudgeInputError, match="base") as refused:
-            Pair.of(numbers, [1.0])
+            PairSamples.of(numbers, [1.0])
         assert "\n" not in str(refused.value)
     else:
-        Pair.of(numbers, [1.0])
+        PairSamples.of(numbers, [1.0])
 
 
 @given(anything, priors, st.floats(1e-3, 1e3))
 @settings(max_examples=60, deadline=None)
-def test_units_do_not_matter(pairs: list[Pair], prior: Prior | None, unit: float) -> None:
-    scaled = [Pair.of([unit * v for v in p.base], [unit * v for v in p.head], p.first) for p in pairs]
+def test_units_do_not_matter(pairs: list[PairSamples], prior: Prior | None, unit: float) -> None:
+    scaled = [PairSamples.of([unit * v for v in p.base], [unit * v for v in p.head], p.first) for p in pairs]
     one, other = replay(Policy(), prior, pairs), replay(Policy(), prior, scaled)
     assert one is not None
     assert other is not None
@@ -217,8 +207,8 @@ def test_units_do_not_matter(pairs: list[Pair], prior: Prior | None, unit: float
 
 @given(anything, priors)
 @settings(max_examples=60, deadline=None)
-def test_time_and_speed_are_judged_alike(pairs: list[Pair], prior: Prior | None) -> None:
-    inverse = [Pair.of([1 / v for v in p.base], [1 / v for v in p.head], p.first) for p in pairs]
+def test_time_and_speed_are_judged_alike(pairs: list[PairSamples], prior: Prior | None) -> None:
+    inverse = [PairSamples.of([1 / v for v in p.base], [1 / v for v in p.head], p.first) for p in pairs]
     speed, time = replay(Policy(), prior, pairs, "higher"), replay(Policy(), prior, inverse, "lower")
     assert speed is not None
     assert time is not None
@@ -242,7 +232,7 @@ def test_equal_values_and_ten_thousand_samples() -> None:
     judge = Judge(Policy(), None)
     for _ in range(4):
         decision = judge.add(base=[100.0] * 10_000, head=[100.0])
-    assert decision.state is State.PASS
+    assert decision.state is MetricVerdict.PASS
     assert decision.slowdown == 0.0
 
 
@@ -258,7 +248,7 @@ def test_equal_values_and_ten_thousand_samples() -> None:
         lambda: Prior(sd=0.1, df=math.inf),
         lambda: Prior(sd=0.1, df=3, bad=0.9),
         lambda: Judge(Policy(), None, better="taller"),  # type: ignore[arg-type]
-        lambda: Pair.of([1.0], [1.0], "left"),  # type: ignore[arg-type]
+        lambda: PairSamples.of([1.0], [1.0], "left"),  # type: ignore[arg-type]
         lambda: learn([math.nan]),
     ],
 )
@@ -269,7 +259,7 @@ def test_wrong_settings_are_refused(wrong: object) -> None:
 
 def test_decisions_do_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
-        judged([0.0]).state = State.REGRESSION  # type: ignore[misc]
+        judged([0.0]).state = MetricVerdict.REGRESSION  # type: ignore[misc]
 
 
 # ----------------------------------------------------------------------------------------------- learning
@@ -308,7 +298,7 @@ def test_anything_finite_can_be_learned_from(differences: list[float]) -> None:
 
 
 def test_scattered_samples_are_told() -> None:
-    scattered = [Pair.of([95.0, 100.0, 105.0, 98.0], [101.0, 94.0, 106.0, 99.0])]
+    scattered = [PairSamples.of([95.0, 100.0, 105.0, 98.0], [101.0, 94.0, 106.0, 99.0])]
     decision = decide(Policy(), Prior(0.003, 10), scattered, "lower")
     assert "samples_scatter" in codes(decision)
     assert "samples_scatter" not in codes(decide(Policy(), Prior(0.003, 10), pairs_of([0.0]), "lower"))
@@ -320,16 +310,16 @@ def test_no_prior_is_told_with_what_was_assumed() -> None:
     assert "perfgate calibrate" in told[0].text
 
 
-STATISTICS = ("values", "noise", "explain", "remarks", "sequential", "power", "planning", "decompose", "rerun")
+STATISTICS = ("values", "noise", "explain", "caveats", "sequential", "power", "decompose")
 
 
 @pytest.mark.parametrize("module", STATISTICS)
 def test_statistics_stand_alone(module: str) -> None:
-    """Standard library and each other, nothing else of perfgate."""
+    """Standard library, each other and the words of the records; nothing else of perfgate."""
     source = Path(perfgate.judge.__file__).with_name(f"{module}.py").read_text()
     for node in ast.walk(ast.parse(source)):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         for name in names:
-            own = name.removeprefix("perfgate.judge.") in STATISTICS
+            own = name == "perfgate.records" or name.removeprefix("perfgate.judge.") in STATISTICS
             assert own or name.split(".")[0] in sys.stdlib_module_names, f"{module} imports {name}"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from perfgate import records as r
 from perfgate.errors import PerfgateError
-from perfgate.judge.evidence import RunFacts
+from perfgate.judge.evidence import Evidence, RunFacts
 from perfgate.judge.result import judge_run
 from perfgate.records.files import (
     FACTS_FILE,
@@ -52,7 +52,7 @@ def test_the_golden_run_is_what_its_maker_writes(tmp_path: Path, monkeypatch: py
 def test_the_result_survives_its_file(tmp_path: Path) -> None:
     run = RunFacts.of(read_facts(STORY))
     assert run is not None
-    result = judge_run(run)
+    result = judge_run(Evidence(run))
     write_result(tmp_path, result)
     assert read_result(tmp_path) == result
     assert list(tmp_path.iterdir()) == [tmp_path / "result.json"]
@@ -140,7 +140,7 @@ def test_only_one_writer_at_a_time(tmp_path: Path) -> None:
 def test_a_result_with_a_number_that_is_none_keeps_null() -> None:
     run = RunFacts.of(read_facts(STORY))
     assert run is not None
-    body = json.loads(result_to_json(judge_run(run)))
+    body = json.loads(result_to_json(judge_run(Evidence(run))))
     assert body["schema"] == "perfgate.result/1"
     assert body["failed_side"] is None
 
@@ -149,7 +149,7 @@ def test_a_result_with_a_number_that_is_none_keeps_null() -> None:
 def test_a_forged_result_is_refused(change: dict[str, object]) -> None:
     run = RunFacts.of(read_facts(STORY))
     assert run is not None
-    body = {**json.loads(result_to_json(judge_run(run))), **change}
+    body = {**json.loads(result_to_json(judge_run(Evidence(run)))), **change}
     with pytest.raises(PerfgateError, match="here"):
         result_from_json(json.dumps(body), "here")
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from perfgate import records as r
-from perfgate.run.facts import Notebook
-from perfgate.run.pairs import LaunchOrder, orders
+from perfgate.records import LaunchId
+from perfgate.run.journal import Journal
+from perfgate.run.pairs import orders
 
 KINDS = ("code", "chat")
 
@@ -68,16 +69,16 @@ class TableBench:
 
     def __init__(
         self,
-        notebook: Notebook,
-        speed: Callable[[LaunchOrder], float],
+        journal: Journal,
+        speed: Callable[[LaunchId], float],
         *,
-        fails: Callable[[LaunchOrder], bool] = lambda order: False,
-        blames: Callable[[LaunchOrder], r.Blame | None] = lambda order: None,
+        fails: Callable[[LaunchId], bool] = lambda order: False,
+        blames: Callable[[LaunchId], r.Blame | None] = lambda order: None,
         verify: bool = True,
         kinds: Mapping[str, float] | None = None,
         wall_s: float = 60.0,
     ) -> None:
-        self.notebook = notebook
+        self.journal = journal
         self.speed = speed
         self.fails = fails
         self.blames = blames
@@ -86,15 +87,16 @@ class TableBench:
         self.wall_s = wall_s
         self.launched: list[str] = []
         self.shell: dict[str, str] = {}
+        self.builds = "k"
 
-    def given(self, order: LaunchOrder) -> dict[str, str]:
-        return {**self.shell, "PERFGATE_PROBE_LAUNCH": order.id} if self.shell else {}
+    def given(self, order: LaunchId) -> dict[str, str]:
+        return {**self.shell, "PERFGATE_PROBE_LAUNCH": order.launch_id} if self.shell else {}
 
-    def launch(self, order: LaunchOrder) -> r.LaunchEnd:
-        self.launched.append(order.id)
-        head = {**dataclasses.asdict(order), "id": order.id}
-        self.notebook.append(
-            r.LaunchBegin(**head, sha="a" * 40, build="k", argv=(), given=self.given(order), port=1, log="log")  # type: ignore[arg-type]
+    def launch(self, order: LaunchId) -> r.LaunchEnd:
+        self.launched.append(order.launch_id)
+        head = {**order.identity, "id": order.launch_id}
+        self.journal.append(
+            r.LaunchBegin(**head, sha="a" * 40, build=self.builds, argv=(), given=self.given(order), port=1, log="log")  # type: ignore[arg-type]
         )
         blame = self.blames(order)
         fails = blame is not None or self.fails(order)
@@ -110,10 +112,10 @@ class TableBench:
             ready_s=None if fails else 1.0,
             wall_s=self.wall_s,
         )
-        return self.notebook.append(end)
+        return self.journal.append(end)
 
-    def _samples(self, order: LaunchOrder, head: Mapping[str, object]) -> None:
-        draw = random.Random(order.id)
+    def _samples(self, order: LaunchId, head: Mapping[str, object]) -> None:
+        draw = random.Random(order.launch_id)
         for index in range(2):
             speed = self.speed(order) * math.exp(draw.gauss(0, 0.001))
             slow = self.kinds if order.side is r.Side.HEAD else {}
@@ -132,9 +134,9 @@ class TableBench:
             )
             whole = len(KINDS) / sum(1 / one for one in by_kind.values())
             common = {**head, "sample": index, "concurrency": 1}
-            self.notebook.append(
+            self.journal.append(
                 r.Sample(
-                    **common | {"id": f"{order.id}/s{index}"},  # type: ignore[arg-type]
+                    **common | {"id": f"{order.launch_id}/s{index}"},  # type: ignore[arg-type]
                     begin=0,
                     end=1,
                     requests=requests,
@@ -146,9 +148,9 @@ class TableBench:
                 )
             )
             if self.verify:
-                self.notebook.append(
+                self.journal.append(
                     r.Phases(
-                        **common | {"id": f"{order.id}/s{index}/phases"},  # type: ignore[arg-type]
+                        **common | {"id": f"{order.launch_id}/s{index}/phases"},  # type: ignore[arg-type]
                         clock="perf_counter",
                         cycles=10,
                         verify_ms=900 / whole if order.recipe == "eagle3" else None,
@@ -157,10 +159,16 @@ class TableBench:
                 )
 
 
-def a_notebook(where: Path, plan: r.Plan | None = None) -> Notebook:
-    notebook = Notebook(where)
-    notebook.append(plan or a_plan())
-    return notebook
+def a_journal(where: Path, plan: r.Plan | None = None) -> Journal:
+    journal = Journal(where)
+    journal.append(plan or a_plan())
+    built(journal, "k")
+    return journal
+
+
+def built(journal: Journal, key: str) -> None:
+    for side in r.Side:
+        journal.append(r.Build(id=f"build/{side}", side=side, key=key, ok=True))
 
 
 def numbers_of(launched: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from perfgate.engine.watchdog import Swept
 from perfgate.errors import Exit
 from perfgate.host.lock import BoxLock
 from perfgate.run import gate
-from perfgate.run.facts import Notebook
+from perfgate.run.journal import Journal
 
 
 def test_nothing_is_measured_beside_what_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +27,7 @@ def test_nothing_is_measured_beside_what_does_not_end(tmp_path: Path, monkeypatc
     told = "eagle3/p01/head/a1 of an earlier run does not end"
     with (
         pytest.raises(gate.LeftBehind, match=told) as caught,
-        gate._box(cast(gate.Job, job), cast(Notebook, None), wait_s=0.0),
+        gate._box(cast(gate.GateJob, job), cast(Journal, None), wait_s=0.0),
     ):
         pytest.fail("the box was given away")
     assert caught.value.exit_code is Exit.CANNOT

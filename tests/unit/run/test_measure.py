@@ -11,17 +11,20 @@ import pytest
 from perfgate import records as r
 from perfgate.conditions import assess_environment
 from perfgate.engine.faults import ServerNotFreed
-from perfgate.judge.evidence import RunFacts
+from perfgate.judge.evidence import Evidence, RunFacts
 from perfgate.judge.result import cost_of, judge_run, minutes_spent
+from perfgate.judge.verdict import NextStep
+from perfgate.records import LaunchId
 from perfgate.records.files import FACTS_FILE
 from perfgate.run import gate
 from perfgate.run import pairs as measure
-from perfgate.run.pairs import LaunchOrder, Measuring, go_on, orders, what_is_left
+from perfgate.run.journal import Journal
+from perfgate.run.pairs import Measuring, end_here, orders, what_is_left
 
-from .builders import TableBench, a_notebook, a_plan
+from .builders import TableBench, a_journal, a_plan
 
 
-def steady(order: LaunchOrder) -> float:
+def steady(order: LaunchId) -> float:
     return 90.0
 
 
@@ -30,14 +33,14 @@ def slower_by(loss: float, recipe: str = "eagle3"):
 
 
 def measured(where: Path, bench_of, plan: r.Plan | None = None) -> tuple[r.Result, TableBench]:
-    with a_notebook(where, plan) as notebook:
-        bench = bench_of(notebook)
-        Measuring(notebook, bench).until_decided()
-        return judge_run(notebook.run()), bench
+    with a_journal(where, plan) as journal:
+        bench = bench_of(journal)
+        Measuring(journal, bench).until_decided()
+        return judge_run(Evidence(journal.run())), bench
 
 
 def test_pairs_alternate_which_side_goes_first_and_recipes_are_interleaved(tmp_path: Path) -> None:
-    result, bench = measured(tmp_path, lambda notebook: TableBench(notebook, slower_by(0.04)))
+    result, bench = measured(tmp_path, lambda journal: TableBench(journal, slower_by(0.04)))
     first = {name: bench.launched.index(name) for name in bench.launched}
     ahead = [first[f"eagle3/p{n:02d}/base/a1"] < first[f"eagle3/p{n:02d}/head/a1"] for n in (1, 2)]
     assert ahead[0] != ahead[1]
@@ -52,7 +55,7 @@ def test_first_order_is_drawn_from_the_seed() -> None:
 
 
 def test_no_change_passes_and_stops_early(tmp_path: Path) -> None:
-    result, bench = measured(tmp_path, lambda notebook: TableBench(notebook, steady))
+    result, bench = measured(tmp_path, lambda journal: TableBench(journal, steady))
     assert result.verdict is r.Verdict.PASS
     assert len(bench.launched) <= 8
     assert result.exit_code == 0
@@ -61,7 +64,7 @@ def test_no_change_passes_and_stops_early(tmp_path: Path) -> None:
 def test_a_launch_that_fails_once_is_repeated_and_leaves_no_fault(tmp_path: Path) -> None:
     result, bench = measured(
         tmp_path,
-        lambda notebook: TableBench(notebook, steady, fails=lambda o: o.attempt == 1 and o.pair == 1),
+        lambda journal: TableBench(journal, steady, fails=lambda o: o.attempt == 1 and o.pair == 1),
     )
     assert result.verdict is r.Verdict.PASS
     assert "baseline/p01/head/a2" in bench.launched
@@ -69,14 +72,14 @@ def test_a_launch_that_fails_once_is_repeated_and_leaves_no_fault(tmp_path: Path
 
 @pytest.mark.parametrize("side", list(r.Side))
 def test_a_side_that_fails_twice_is_named(tmp_path: Path, side: r.Side) -> None:
-    result, bench = measured(tmp_path, lambda notebook: TableBench(notebook, steady, fails=lambda o: o.side is side))
+    result, bench = measured(tmp_path, lambda journal: TableBench(journal, steady, fails=lambda o: o.side is side))
     assert result.verdict is r.Verdict.BENCH_FAILED
     assert result.failed_side is side
     assert sum(f"/{side.value}/" in name for name in bench.launched) == 2
 
 
 def test_when_neither_side_serves_nobody_is_blamed(tmp_path: Path) -> None:
-    result, _ = measured(tmp_path, lambda notebook: TableBench(notebook, steady, fails=lambda o: True))
+    result, _ = measured(tmp_path, lambda journal: TableBench(journal, steady, fails=lambda o: True))
     assert result.verdict is r.Verdict.BENCH_FAILED
     assert result.failed_side is None
     assert "neither side" in result.reason
@@ -86,8 +89,8 @@ def test_a_proven_regression_outlives_a_server_that_dies_later(tmp_path: Path) -
     plan = a_plan()
     result, _ = measured(
         tmp_path,
-        lambda notebook: TableBench(
-            notebook, slower_by(0.3, "baseline"), fails=lambda o: o.recipe == "eagle3" and o.pair == 2
+        lambda journal: TableBench(
+            journal, slower_by(0.3, "baseline"), fails=lambda o: o.recipe == "eagle3" and o.pair == 2
         ),
         plan,
     )
@@ -96,13 +99,13 @@ def test_a_proven_regression_outlives_a_server_that_dies_later(tmp_path: Path) -
 
 def test_the_limit_of_minutes_ends_it_as_inconclusive(tmp_path: Path) -> None:
     plan = a_plan(limits=r.Limits(max_pairs=6, min_pairs_to_fail=2, minutes=5, alpha=0.01, beta=0.05))
-    result, _ = measured(tmp_path, lambda notebook: TableBench(notebook, slower_by(0.04)), plan)
+    result, _ = measured(tmp_path, lambda journal: TableBench(journal, slower_by(0.04)), plan)
     assert result.verdict is r.Verdict.INCONCLUSIVE
     assert "5 minutes" in result.reason
 
 
 def test_without_the_probe_the_cycle_is_gated_in_its_place(tmp_path: Path) -> None:
-    result, _ = measured(tmp_path, lambda notebook: TableBench(notebook, slower_by(0.1), verify=False))
+    result, _ = measured(tmp_path, lambda journal: TableBench(journal, slower_by(0.1), verify=False))
     gated = {(m.recipe, m.metric) for m in result.metrics if m.gated}
     assert gated == {("baseline", "tok_s"), ("baseline", "cycle_ms"), ("eagle3", "tok_s"), ("eagle3", "cycle_ms")}
     verify = next(m for m in result.metrics if m.metric == "verify_ms")
@@ -112,7 +115,7 @@ def test_without_the_probe_the_cycle_is_gated_in_its_place(tmp_path: Path) -> No
 
 
 def test_a_loss_in_one_kind_of_prompt_is_named(tmp_path: Path) -> None:
-    result, _ = measured(tmp_path, lambda notebook: TableBench(notebook, steady, kinds={"code": 0.6}))
+    result, _ = measured(tmp_path, lambda journal: TableBench(journal, steady, kinds={"code": 0.6}))
     told = [notice for notice in result.warnings if notice.code == "loss_confined_to_kind"]
     assert told
     assert told[0].data["kind"] == "code"
@@ -127,7 +130,7 @@ def killed_after(bench: TableBench, launches: int) -> None:
     """The bench's process ends right after that many launches, as after kill -9."""
     launch = bench.launch
 
-    def until_killed(order: LaunchOrder) -> r.LaunchEnd:
+    def until_killed(order: LaunchId) -> r.LaunchEnd:
         if len(bench.launched) == launches:
             raise Killed
         return launch(order)
@@ -137,17 +140,17 @@ def killed_after(bench: TableBench, launches: int) -> None:
 
 @pytest.mark.parametrize("launches", range(6))
 def test_resumed_at_any_launch_it_ends_as_if_never_interrupted(tmp_path: Path, launches: int) -> None:
-    whole, _ = measured(tmp_path / "whole", lambda notebook: TableBench(notebook, slower_by(0.2)))
+    whole, _ = measured(tmp_path / "whole", lambda journal: TableBench(journal, slower_by(0.2)))
     where = tmp_path / "resumed"
-    with a_notebook(where) as notebook:
-        bench = TableBench(notebook, slower_by(0.2))
+    with a_journal(where) as journal:
+        bench = TableBench(journal, slower_by(0.2))
         killed_after(bench, launches)
         with pytest.raises(Killed):
-            Measuring(notebook, bench).until_decided()
-    with measure.Notebook(where) as notebook:
-        bench = TableBench(notebook, slower_by(0.2))
-        Measuring(notebook, bench).until_decided()
-        resumed = judge_run(notebook.run())
+            Measuring(journal, bench).until_decided()
+    with Journal(where) as journal:
+        bench = TableBench(journal, slower_by(0.2))
+        Measuring(journal, bench).until_decided()
+        resumed = judge_run(Evidence(journal.run()))
     assert resumed.verdict is whole.verdict
     assert resumed.reason == whole.reason
     assert len({launch.id for launch in resumed.launches}) == len(whole.launches)
@@ -156,12 +159,12 @@ def test_resumed_at_any_launch_it_ends_as_if_never_interrupted(tmp_path: Path, l
 def test_a_half_pair_of_another_boot_or_too_old_is_measured_afresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with a_notebook(tmp_path) as notebook:
-        bench = TableBench(notebook, steady)
+    with a_journal(tmp_path) as journal:
+        bench = TableBench(journal, steady)
         killed_after(bench, 1)
         with pytest.raises(Killed):
-            Measuring(notebook, bench).until_decided()
-        run = notebook.run()
+            Measuring(journal, bench).until_decided()
+        run = journal.run()
         first = run.recipe("baseline").first_orders[0]
         assert measure.half_pair(run, "baseline", 1, first) == f"baseline/p01/{first.value}/a1"
         assert measure.half_pair(run, "baseline", 1, first.other) is None
@@ -170,10 +173,10 @@ def test_a_half_pair_of_another_boot_or_too_old_is_measured_afresh(
         monkeypatch.undo()
         monkeypatch.setattr(measure, "boot_id", lambda: "another")
         assert measure.half_pair(run, "baseline", 1, first) is None
-        bench = TableBench(notebook, steady)
-        Measuring(notebook, bench).until_decided()
+        bench = TableBench(journal, steady)
+        Measuring(journal, bench).until_decided()
         assert f"baseline/p01/{first.value}/a2" in bench.launched
-        unpaired = [launch.id for launch in judge_run(notebook.run()).launches if not launch.paired]
+        unpaired = [launch.id for launch in judge_run(Evidence(journal.run())).launches if not launch.paired]
         assert unpaired == [f"baseline/p01/{first.value}/a1"]
 
 
@@ -189,29 +192,37 @@ def test_a_half_pair_of_another_boot_or_too_old_is_measured_afresh(
 def test_a_half_pair_is_completed_only_from_a_shell_that_gives_its_partner_the_same(
     tmp_path: Path, now: dict[str, str], reused: bool
 ) -> None:
-    with a_notebook(tmp_path) as notebook:
-        first = notebook.run().recipe("baseline").first_orders[0]
-        bench = TableBench(notebook, steady)
+    with a_journal(tmp_path) as journal:
+        first = journal.run().recipe("baseline").first_orders[0]
+        bench = TableBench(journal, steady)
         bench.shell = {"PATH": "/usr/bin", "LANG": "C"}
         killed_after(bench, 1)
         with pytest.raises(Killed):
-            Measuring(notebook, bench).until_decided()
-        bench = TableBench(notebook, steady)
+            Measuring(journal, bench).until_decided()
+        bench = TableBench(journal, steady)
         bench.shell = now
-        Measuring(notebook, bench).until_decided()
+        Measuring(journal, bench).until_decided()
         assert (f"baseline/p01/{first.value}/a2" not in bench.launched) is reused
-        run = notebook.run()
+        run = journal.run()
     assert assess_environment(run).disturbances == ()
-    assert judge_run(run).verdict is r.Verdict.PASS
+    assert judge_run(Evidence(run)).verdict is r.Verdict.PASS
 
 
 def test_faults_before_a_resumed_plan_no_longer_count(tmp_path: Path) -> None:
-    with a_notebook(tmp_path) as notebook:
-        notebook.append(r.Fault(id="f", code="disk_full", text="no space left", blame=r.Blame.BOX))
-        assert judge_run(notebook.run()).verdict is r.Verdict.BENCH_FAILED
-        notebook.append(dataclasses.replace(a_plan(), id="plan"))
-        Measuring(notebook, TableBench(notebook, steady)).until_decided()
-        assert judge_run(notebook.run()).verdict is r.Verdict.PASS
+    with a_journal(tmp_path) as journal:
+        journal.append(r.Fault(id="f", code="disk_full", text="no space left", blame=r.Blame.BOX))
+        assert judge_run(Evidence(journal.run())).verdict is r.Verdict.BENCH_FAILED
+        journal.append(dataclasses.replace(a_plan(), id="plan"))
+        Measuring(journal, TableBench(journal, steady)).until_decided()
+        assert judge_run(Evidence(journal.run())).verdict is r.Verdict.PASS
+
+
+def go_on(journal: Journal, plan: r.Plan) -> NextStep:
+    """As the gate looks at a run that is resumed."""
+    left = what_is_left(journal.facts, plan)
+    if left.recipe is None:
+        end_here(journal, plan, left)
+    return left
 
 
 def a_fault(code: str, blame: r.Blame, side: r.Side | None = None) -> r.Fault:
@@ -221,55 +232,49 @@ def a_fault(code: str, blame: r.Blame, side: r.Side | None = None) -> r.Fault:
 @pytest.mark.parametrize("loss", [0.0, 0.3])
 def test_a_run_that_was_killed_after_its_last_pair_needs_no_box(tmp_path: Path, loss: float) -> None:
     """Nor does one that was cancelled then, or that an unfit box kept from going on."""
-    whole, bench = measured(tmp_path, lambda notebook: TableBench(notebook, slower_by(loss)))
-    with measure.Notebook(tmp_path) as notebook:
-        notebook.append(measure.stopped("cancelled by SIGINT"))
-        notebook.append(a_fault(r.DOCTOR_FAULT, r.Blame.BOX))
-        step = go_on(notebook, a_plan())
-        again = judge_run(notebook.run())
+    whole, bench = measured(tmp_path, lambda journal: TableBench(journal, slower_by(loss)))
+    with Journal(tmp_path) as journal:
+        journal.append(measure.stopped("cancelled by SIGINT"))
+        journal.append(a_fault(r.DOCTOR_FAULT, r.Blame.BOX))
+        step = go_on(journal, a_plan())
+        again = judge_run(Evidence(journal.run()))
     assert step.recipe is None
     assert (again.verdict, again.reason, again.cost.launches) == (whole.verdict, whole.reason, len(bench.launched))
 
 
 def test_looking_at_what_is_left_writes_nothing(tmp_path: Path) -> None:
-    with a_notebook(tmp_path) as notebook:
-        before = tuple(notebook.facts)
-        assert what_is_left(notebook.facts, a_plan()).recipe is not None
-        assert tuple(notebook.facts) == before
+    with a_journal(tmp_path) as journal:
+        before = tuple(journal.facts)
+        assert what_is_left(journal.facts, a_plan()).recipe is not None
+        assert tuple(journal.facts) == before
     assert what_is_left((), a_plan()).recipe is not None
 
 
 @pytest.mark.parametrize("launches", range(4))
 def test_a_run_with_a_pair_to_measure_goes_on(tmp_path: Path, launches: int) -> None:
-    with a_notebook(tmp_path) as notebook:
-        bench = TableBench(notebook, slower_by(0.2))
+    with a_journal(tmp_path) as journal:
+        bench = TableBench(journal, slower_by(0.2))
         killed_after(bench, launches)
         with pytest.raises(Killed):
-            Measuring(notebook, bench).until_decided()
-    with measure.Notebook(tmp_path) as notebook:
-        assert go_on(notebook, a_plan()).recipe is not None
+            Measuring(journal, bench).until_decided()
+    with Journal(tmp_path) as journal:
+        assert go_on(journal, a_plan()).recipe is not None
 
 
 @pytest.mark.parametrize(("launches", "recipe"), [(7, "eagle3"), (8, None)])
 def test_a_calibration_is_measured_once_all_its_pairs_are(tmp_path: Path, launches: int, recipe: str | None) -> None:
     """Two pairs of each recipe, whatever the judge would say."""
     plan = a_plan(calibration=True, limits=dataclasses.replace(a_plan().limits, max_pairs=2))
-    with a_notebook(tmp_path, plan) as notebook:
-        bench = TableBench(notebook, slower_by(0.3))
+    with a_journal(tmp_path, plan) as journal:
+        bench = TableBench(journal, slower_by(0.3))
         killed_after(bench, launches)
         if launches < 8:
             with pytest.raises(Killed):
-                Measuring(notebook, bench).all_pairs()
+                Measuring(journal, bench).all_pairs()
         else:
-            Measuring(notebook, bench).all_pairs()
-    with measure.Notebook(tmp_path) as notebook:
-        assert go_on(notebook, plan).recipe == recipe
-
-
-def test_a_run_begins_with_its_plan(tmp_path: Path) -> None:
-    with measure.Notebook(tmp_path) as notebook:
-        assert go_on(notebook, a_plan()).recipe == "baseline"
-        assert [fact.kind for fact in notebook.facts] == ["plan"]
+            Measuring(journal, bench).all_pairs()
+    with Journal(tmp_path) as journal:
+        assert go_on(journal, plan).recipe == recipe
 
 
 def test_without_time_to_try_again_what_had_gone_wrong_stands(tmp_path: Path) -> None:
@@ -277,25 +282,25 @@ def test_without_time_to_try_again_what_had_gone_wrong_stands(tmp_path: Path) ->
     plan = a_plan(limits=limits)
     whole, _ = measured(
         tmp_path,
-        lambda notebook: TableBench(notebook, steady, fails=lambda o: o.recipe == "eagle3" and o.side is r.Side.HEAD),
+        lambda journal: TableBench(journal, steady, fails=lambda o: o.recipe == "eagle3" and o.side is r.Side.HEAD),
         plan,
     )
     assert (whole.verdict, whole.failed_side) == (r.Verdict.BENCH_FAILED, r.Side.HEAD)
     for _ in range(2):
-        with measure.Notebook(tmp_path) as notebook:
-            assert go_on(notebook, plan).out_of_time
-            again = judge_run(notebook.run())
+        with Journal(tmp_path) as journal:
+            assert go_on(journal, plan).out_of_time
+            again = judge_run(Evidence(journal.run()))
         assert (again.verdict, again.failed_side, again.reason) == (whole.verdict, whole.failed_side, whole.reason)
 
 
 def test_a_run_out_of_time_says_so_when_it_goes_on(tmp_path: Path) -> None:
     plan = a_plan(limits=r.Limits(max_pairs=6, min_pairs_to_fail=2, minutes=5, alpha=0.01, beta=0.05))
-    measured(tmp_path, lambda notebook: TableBench(notebook, slower_by(0.04)), plan)
+    measured(tmp_path, lambda journal: TableBench(journal, slower_by(0.04)), plan)
     facts = tmp_path / FACTS_FILE
     facts.write_text("".join(line for line in facts.read_text().splitlines(True) if '"kind":"fault"' not in line))
-    with measure.Notebook(tmp_path) as notebook:  # it was killed just before it said so
-        assert go_on(notebook, plan).out_of_time
-        result = judge_run(notebook.run())
+    with Journal(tmp_path) as journal:  # it was killed just before it said so
+        assert go_on(journal, plan).out_of_time
+        result = judge_run(Evidence(journal.run()))
     assert result.verdict is r.Verdict.INCONCLUSIVE
     assert "measuring ended at the limit of 5 minutes" in result.reason
 
@@ -303,12 +308,12 @@ def test_a_run_out_of_time_says_so_when_it_goes_on(tmp_path: Path) -> None:
 def test_what_the_box_spoiled_does_not_count_against_a_side(tmp_path: Path) -> None:
     """Spoiled by the box, then failed by itself: head gets another try, and is not said to have failed twice."""
 
-    def fault(order: LaunchOrder) -> r.Blame | None:
+    def fault(order: LaunchId) -> r.Blame | None:
         if (order.recipe, order.pair, order.side) != ("baseline", 1, r.Side.HEAD):
             return None
         return {1: r.Blame.BOX, 2: r.Blame.SIDE}.get(order.attempt)
 
-    result, bench = measured(tmp_path, lambda notebook: TableBench(notebook, steady, blames=fault))
+    result, bench = measured(tmp_path, lambda journal: TableBench(journal, steady, blames=fault))
     assert result.verdict is r.Verdict.PASS
     assert "baseline/p01/head/a3" in bench.launched
 
@@ -318,8 +323,8 @@ def test_a_launch_is_given_up_when_the_same_one_is_to_blame_again(tmp_path: Path
     faults = {1: r.Blame.BOX, 2: r.Blame.SIDE, 3: second}
     result, bench = measured(
         tmp_path,
-        lambda notebook: TableBench(
-            notebook, steady, blames=lambda o: faults[o.attempt] if o.side is r.Side.HEAD else None
+        lambda journal: TableBench(
+            journal, steady, blames=lambda o: faults[o.attempt] if o.side is r.Side.HEAD else None
         ),
     )
     assert result.verdict is r.Verdict.BENCH_FAILED
@@ -346,13 +351,13 @@ def a_plan_with_head_first() -> r.Plan:
 def test_whether_the_other_side_serves_is_not_judged_on_a_launch_that_failed_once(
     tmp_path: Path, base: dict[int, r.Blame], code: str
 ) -> None:
-    def blames(order: LaunchOrder) -> r.Blame | None:
+    def blames(order: LaunchId) -> r.Blame | None:
         return r.Blame.SIDE if order.side is r.Side.HEAD else base.get(order.attempt)
 
-    with a_notebook(tmp_path, a_plan_with_head_first()) as notebook:
-        Measuring(notebook, TableBench(notebook, steady, blames=blames)).until_decided()
-        (fault,) = notebook.run().faults
-        result = judge_run(notebook.run())
+    with a_journal(tmp_path, a_plan_with_head_first()) as journal:
+        Measuring(journal, TableBench(journal, steady, blames=blames)).until_decided()
+        (fault,) = journal.run().faults
+        result = judge_run(Evidence(journal.run()))
     assert result.verdict is r.Verdict.BENCH_FAILED
     assert result.failed_side is (r.Side.HEAD if code == "side_fails" else None)
     assert fault.code == code
@@ -361,19 +366,19 @@ def test_whether_the_other_side_serves_is_not_judged_on_a_launch_that_failed_onc
 
 
 def test_where_something_of_a_launch_is_left_nothing_more_is_launched_and_nobody_is_blamed(tmp_path: Path) -> None:
-    with a_notebook(tmp_path) as notebook:
-        bench = TableBench(notebook, steady)
+    with a_journal(tmp_path) as journal:
+        bench = TableBench(journal, steady)
         launch = bench.launch
 
-        def left(order: LaunchOrder) -> r.LaunchEnd:
+        def left(order: LaunchId) -> r.LaunchEnd:
             launch(order)
             raise ServerNotFreed("not_ended", "processes of the server cannot be ended: 7", ("last words",))
 
         bench.launch = left  # type: ignore[method-assign]
         with pytest.raises(ServerNotFreed) as caught:
-            Measuring(notebook, bench).until_decided()
-        gate._note(caught.value, notebook)
-        result = judge_run(notebook.run())
+            Measuring(journal, bench).until_decided()
+        gate._note(caught.value, journal)
+        result = judge_run(Evidence(journal.run()))
     assert len(bench.launched) == 1
     assert (result.verdict, result.failed_side) == (r.Verdict.BENCH_FAILED, None)
     assert result.reason.startswith(f"{bench.launched[0]}: processes of the server cannot be ended: 7")
@@ -383,23 +388,23 @@ def test_where_something_of_a_launch_is_left_nothing_more_is_launched_and_nobody
 
 def test_launches_too_far_apart_are_no_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between first and second lay failed tries: the first is measured once more, and came second then."""
-    with a_notebook(tmp_path) as notebook:
-        first = notebook.run().recipe("baseline").first_orders[0]
-        late = LaunchOrder("baseline", 1, first.other, 2, 1).id
-        monkeypatch.setattr(measure, "began_at", lambda run, launch: 1e12 if launch == late else 0.0)
-        Measuring(notebook, TableBench(notebook, steady)).until_decided()
-        pair = notebook.run().pairs_of("baseline")[0]
+    with a_journal(tmp_path) as journal:
+        first = journal.run().recipe("baseline").first_orders[0]
+        late = LaunchId("baseline", 1, first.other, 2, 1).launch_id
+        monkeypatch.setattr(Measuring, "_apart", lambda _self, _one, other: other == late)
+        Measuring(journal, TableBench(journal, steady)).until_decided()
+        pair = journal.run().pairs_of("baseline")[0]
         assert pair.first is first.other
         assert {pair.base, pair.head} == {late, f"baseline/p01/{first.value}/a2"}
-        result = judge_run(notebook.run())
+        result = judge_run(Evidence(journal.run()))
         assert [one.id for one in result.launches if not one.paired] == [f"baseline/p01/{first.value}/a1"]
         places = {one.id: one.position for one in result.launches}
         assert (places[late], places[f"baseline/p01/{first.value}/a2"]) == (1, 2)
 
 
 def test_where_no_two_launches_come_close_the_box_is_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "began_at", lambda run, launch: 1e12)
-    result, bench = measured(tmp_path, lambda notebook: TableBench(notebook, steady))
+    monkeypatch.setattr(Measuring, "_apart", lambda *_: True)
+    result, bench = measured(tmp_path, lambda journal: TableBench(journal, steady))
     assert result.verdict is r.Verdict.BENCH_FAILED
     assert result.failed_side is None
     assert "within 15 minutes" in result.reason
@@ -408,9 +413,9 @@ def test_where_no_two_launches_come_close_the_box_is_to_blame(tmp_path: Path, mo
 
 def test_a_pause_is_no_part_of_the_cost(tmp_path: Path) -> None:
     """Ten seconds from fact to fact, an hour before the run went on."""
-    with a_notebook(tmp_path) as notebook:
-        Measuring(notebook, TableBench(notebook, steady)).until_decided()
-        facts = list(notebook.facts)
+    with a_journal(tmp_path) as journal:
+        Measuring(journal, TableBench(journal, steady)).until_decided()
+        facts = list(journal.facts)
     cut = next(number for number, fact in enumerate(facts) if isinstance(fact, r.Pair)) + 1
     told = [*facts[:cut], facts[0], *facts[cut:]]
     run = RunFacts.of([lived_at(fact, 10.0 * number + 3600 * (number >= cut)) for number, fact in enumerate(told)])
@@ -419,9 +424,9 @@ def test_a_pause_is_no_part_of_the_cost(tmp_path: Path) -> None:
 
 
 def test_a_killed_launch_has_cost_what_it_took_until_then(tmp_path: Path) -> None:
-    with a_notebook(tmp_path) as notebook:
-        Measuring(notebook, TableBench(notebook, steady)).until_decided()
-        facts = list(notebook.facts)
+    with a_journal(tmp_path) as journal:
+        Measuring(journal, TableBench(journal, steady)).until_decided()
+        facts = list(journal.facts)
     end = next(number for number, fact in enumerate(facts) if isinstance(fact, r.LaunchEnd))
     run = RunFacts.of([lived_at(fact, 10.0 * number) for number, fact in enumerate(facts[:end])])
     assert run is not None

@@ -15,11 +15,13 @@ from perfgate import records as r
 from perfgate.config.files import load, resolve
 from perfgate.config.model import BoxFile
 from perfgate.judge.evidence import RunFacts
-from perfgate.judge.planning import MOST, LaunchCost, Spread, planned_samples, samples_per_launch
-from perfgate.judge.values import Prior, Warning
-from perfgate.run.folder import launch_cost, usual_costs, write_run_file
+from perfgate.judge.power import MOST, LaunchCost, Spread, planned_samples, samples_per_launch
+from perfgate.judge.values import Prior
+from perfgate.records import LaunchId, Notice
+from perfgate.run.evidence import launch_cost, usual_costs
+from perfgate.run.folder import write_run_file
 from perfgate.run.launch import workload_hash
-from perfgate.run.ledger import LEDGER_FILE, Kind, Known, Ledger
+from perfgate.run.ledger import LEDGER_FILE, Known, Ledger, PairKind
 from perfgate.run.noise import (
     Memory,
     kind_of,
@@ -30,12 +32,12 @@ from perfgate.run.noise import (
     with_known_noise,
     with_planned_samples,
 )
-from perfgate.run.pairs import LaunchOrder, Measuring, expected_pair_minutes
+from perfgate.run.pairs import Measuring, expected_pair_minutes
 from perfgate.source.repository import Repository
 from tests.standin import make_repository
 from tests.standin.repository import git
 
-from .builders import TableBench, a_notebook, a_plan
+from .builders import TableBench, a_journal, a_plan
 
 TREE = "1" * 40
 SAME = {"base": r.Commit(sha="a" * 40, tree=TREE), "head": r.Commit(sha="a" * 40, tree=TREE)}
@@ -55,7 +57,7 @@ def calibration(**changes: object) -> r.Plan:
     return dataclasses.replace(plan, metrics=unknown, **changes)  # type: ignore[arg-type]
 
 
-def nearly_steady(order: LaunchOrder) -> float:
+def nearly_steady(order: LaunchId) -> float:
     """Launches that differ by 0.2 and 0.4 %."""
     return 90.0 * (1 + 0.002 * (order.pair % 3) * (1 if order.side is r.Side.HEAD else -1))
 
@@ -63,12 +65,12 @@ def nearly_steady(order: LaunchOrder) -> float:
 def measured(
     where: Path,
     plan: r.Plan | None = None,
-    speed: Callable[[LaunchOrder], float] = nearly_steady,
-    fails: Callable[[LaunchOrder], bool] = lambda order: False,
+    speed: Callable[[LaunchId], float] = nearly_steady,
+    fails: Callable[[LaunchId], bool] = lambda order: False,
 ) -> RunFacts:
-    with a_notebook(where, plan or calibration()) as notebook:
-        Measuring(notebook, TableBench(notebook, speed, fails=fails)).all_pairs()
-        return notebook.run()
+    with a_journal(where, plan or calibration()) as journal:
+        Measuring(journal, TableBench(journal, speed, fails=fails)).all_pairs()
+        return journal.run()
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / LEDGER_FILE)
 
 
-def taught(ledger: Ledger, run: RunFacts, kind: Kind = Kind.SAME) -> list[str]:
+def taught(ledger: Ledger, run: RunFacts, kind: PairKind = PairKind.SAME) -> list[str]:
     told: list[str] = []
     remember(run, ledger, kind, told.append)
     return told
@@ -138,7 +140,7 @@ def test_what_is_configured_holds_until_the_ledger_knows_better(tmp_path: Path, 
 def test_a_pull_request_is_recorded_and_never_learned_from(tmp_path: Path, ledger: Ledger) -> None:
     pr = r.PullRequest(repository="o/r", number=7)
     run = measured(tmp_path / "run", a_plan(pr=pr))
-    assert taught(ledger, run, Kind.PULL_REQUEST) == []
+    assert taught(ledger, run, PairKind.PULL_REQUEST) == []
     assert {kind for kind, _, _ in rows(ledger)} == {"pull_request"}
     assert len(of_metric(ledger)) == 2 * PAIRS
     memory = recall(calibration(), ledger, "")
@@ -148,7 +150,7 @@ def test_a_pull_request_is_recorded_and_never_learned_from(tmp_path: Path, ledge
 
 def test_a_change_between_merged_commits_is_taken_out(tmp_path: Path, ledger: Ledger) -> None:
     run = measured(tmp_path / "run", a_plan(), lambda o: nearly_steady(o) * (0.7 if o.side is r.Side.HEAD else 1))
-    taught(ledger, run, Kind.BASE_BRANCH)
+    taught(ledger, run, PairKind.BASE_BRANCH)
     known = recall(calibration(), ledger, "").known[0]
     assert known.prior is not None
     assert known.prior.sd < 0.01
@@ -162,8 +164,8 @@ def test_a_stop_by_time_is_no_fault(tmp_path: Path, ledger: Ledger) -> None:
     assert len(of_metric(ledger)) == 2 * PAIRS
 
 
-@pytest.mark.parametrize("kind", [Kind.SAME, Kind.BASE_BRANCH])
-def test_a_run_that_a_failing_launch_ended_teaches_nothing(tmp_path: Path, ledger: Ledger, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [PairKind.SAME, PairKind.BASE_BRANCH])
+def test_a_run_that_a_failing_launch_ended_teaches_nothing(tmp_path: Path, ledger: Ledger, kind: PairKind) -> None:
     run = measured(tmp_path / "run", fails=lambda o: o.pair == 4 and o.side is r.Side.HEAD)
     assert len(run.pairs) == 6
     (told,) = taught(ledger, run, kind)
@@ -171,8 +173,8 @@ def test_a_run_that_a_failing_launch_ended_teaches_nothing(tmp_path: Path, ledge
     assert rows(ledger) == []
 
 
-@pytest.mark.parametrize("kind", [Kind.SAME, Kind.BASE_BRANCH])
-def test_a_run_on_a_box_that_was_not_the_same_teaches_nothing(tmp_path: Path, ledger: Ledger, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [PairKind.SAME, PairKind.BASE_BRANCH])
+def test_a_run_on_a_box_that_was_not_the_same_teaches_nothing(tmp_path: Path, ledger: Ledger, kind: PairKind) -> None:
     run = measured(tmp_path / "run")
     facts = [
         dataclasses.replace(fact, given={"NCCL_PROTO": "LL"})
@@ -200,11 +202,11 @@ def test_a_pair_with_a_repeated_launch_is_left_out(tmp_path: Path, ledger: Ledge
 
 
 def test_a_throw_away_launch_that_failed_costs_no_pair(tmp_path: Path, ledger: Ledger) -> None:
-    with a_notebook(tmp_path / "run", calibration()) as notebook:
-        bench = TableBench(notebook, nearly_steady, fails=lambda o: o.pair == 0)
-        bench.launch(LaunchOrder("baseline", 0, r.Side.BASE, 0, 1))
-        Measuring(notebook, bench).all_pairs()
-        run = notebook.run()
+    with a_journal(tmp_path / "run", calibration()) as journal:
+        bench = TableBench(journal, nearly_steady, fails=lambda o: o.pair == 0)
+        bench.launch(LaunchId("baseline", 0, r.Side.BASE, 0, 1))
+        Measuring(journal, bench).all_pairs()
+        run = journal.run()
     assert taught(ledger, run) == []
     assert len(of_metric(ledger)) == 2 * PAIRS
 
@@ -312,7 +314,7 @@ def test_which_seed_was_planted_does_not_matter(tmp_path: Path, ledger: Ledger) 
 
 def test_each_warning_of_the_ledger_is_told_once_with_its_largest_number() -> None:
     def known(pairs: int, code: str = "ledger_old") -> Known:
-        return Known(None, "", warnings=(Warning(code, f"{pairs} {code}", {"pairs": pairs}),))
+        return Known(None, "", warnings=(Notice(code, f"{pairs} {code}", {"pairs": pairs}),))
 
     memory = Memory((known(3), known(12), known(7), known(1, "ledger_foreign")))
     assert memory.warnings == ("12 ledger_old", "1 ledger_foreign")
@@ -326,19 +328,19 @@ def test_what_two_commits_are_to_each_other(tmp_path: Path) -> None:
     repository = Repository(made.path)
     base, head = repository.resolve(made.base), repository.resolve(made.head)
 
-    def kind(pr: r.PullRequest | None = None, branch: str | None = None, **sides: r.Commit) -> Kind:
+    def kind(pr: r.PullRequest | None = None, branch: str | None = None, **sides: r.Commit) -> PairKind:
         return kind_of(a_plan(**{"base": base, "head": head, "pr": pr, **sides}), repository, branch)
 
     pr = r.PullRequest(repository="o/r", number=1)
-    assert kind(head=base) is Kind.SAME
-    assert kind(head=base, pr=pr) is Kind.PULL_REQUEST
-    assert kind() is Kind.PULL_REQUEST
-    assert kind(base=head, head=base) is Kind.PULL_REQUEST, "an unmerged base is a stranger's code, too"
-    assert kind(branch="no such branch") is Kind.PULL_REQUEST
+    assert kind(head=base) is PairKind.SAME
+    assert kind(head=base, pr=pr) is PairKind.PULL_REQUEST
+    assert kind() is PairKind.PULL_REQUEST
+    assert kind(base=head, head=base) is PairKind.PULL_REQUEST, "an unmerged base is a stranger's code, too"
+    assert kind(branch="no such branch") is PairKind.PULL_REQUEST
     git(made.path, "branch", "-f", "main", "change")
-    assert kind() is Kind.BASE_BRANCH
-    assert kind(base=head, head=base) is Kind.BASE_BRANCH
-    assert kind(pr=pr) is Kind.PULL_REQUEST
+    assert kind() is PairKind.BASE_BRANCH
+    assert kind(base=head, head=base) is PairKind.BASE_BRANCH
+    assert kind(pr=pr) is PairKind.PULL_REQUEST
 
 
 # ------------------------------------------------------------------------------------------------ samples
@@ -422,17 +424,17 @@ def test_the_plan_takes_the_prior_of_its_own_number_of_samples() -> None:
 
 
 def test_a_launch_costs_what_those_that_count_took(tmp_path: Path) -> None:
-    with a_notebook(tmp_path / "run") as notebook:
-        TableBench(notebook, nearly_steady, wall_s=900).launch(LaunchOrder("baseline", 0, r.Side.BASE, 0, 1))
-        TableBench(notebook, nearly_steady, wall_s=5, fails=lambda _: True).launch(
-            LaunchOrder("baseline", 1, r.Side.BASE, 1, 1)
+    with a_journal(tmp_path / "run") as journal:
+        TableBench(journal, nearly_steady, wall_s=900).launch(LaunchId("baseline", 0, r.Side.BASE, 0, 1))
+        TableBench(journal, nearly_steady, wall_s=5, fails=lambda _: True).launch(
+            LaunchId("baseline", 1, r.Side.BASE, 1, 1)
         )
-        run = notebook.run()
+        run = journal.run()
         plan = run.recipe("baseline")
         assert launch_cost(run, plan) is None
         assert expected_pair_minutes(run, plan) is None
-        TableBench(notebook, nearly_steady, wall_s=62).launch(LaunchOrder("baseline", 1, r.Side.BASE, 1, 2))
-        run = notebook.run()
+        TableBench(journal, nearly_steady, wall_s=62).launch(LaunchId("baseline", 1, r.Side.BASE, 1, 2))
+        run = journal.run()
     assert launch_cost(run, plan) == LaunchCost(start=60, sample=1)
     assert launch_cost(run, plan).seconds(5) == 65  # type: ignore[union-attr]
     assert expected_pair_minutes(run, plan) == pytest.approx(2 * 62 / 60)
@@ -449,8 +451,8 @@ def test_usual_costs_are_the_newest_runs_under_the_same_workload(tmp_path: Path)
     for name, wall, workload in (("1", 100.0, "w"), ("2", 52.0, "w"), ("3", 999.0, "another")):
         plan = changed(a_plan(run_id=name), workload=workload)
         write_run_file(tmp_path / name, plan)
-        with a_notebook(tmp_path / name, plan) as notebook:
-            Measuring(notebook, TableBench(notebook, nearly_steady, wall_s=wall)).until_decided()
+        with a_journal(tmp_path / name, plan) as journal:
+            Measuring(journal, TableBench(journal, nearly_steady, wall_s=wall)).until_decided()
     recipes = a_plan().recipes
     assert usual_costs(tmp_path, "box", recipes) == {name: LaunchCost(50, 1) for name in RECIPES}
     assert usual_costs(tmp_path, "box", changed(a_plan(), workload="new").recipes) == {}

@@ -6,22 +6,22 @@ import dataclasses
 from pathlib import Path
 
 from perfgate import records as r
-from perfgate.judge.evidence import RunFacts
-from perfgate.judge.probe_notices import MOST_NOTICES, probe_notices
+from perfgate.judge.evidence import Evidence, RunFacts
+from perfgate.judge.notices import MOST_NOTICES, probe_notices
 from perfgate.judge.result import judge_run
 from perfgate.run.pairs import Measuring
 
-from .builders import TableBench, a_notebook
+from .builders import TableBench, a_journal
 
 
 def run_with(where: Path, warnings: list[dict[str, object]]) -> RunFacts:
-    with a_notebook(where) as notebook:
-        Measuring(notebook, TableBench(notebook, lambda order: 90.0)).until_decided()
+    with a_journal(where) as journal:
+        Measuring(journal, TableBench(journal, lambda order: 90.0)).until_decided()
         facts = [
             dataclasses.replace(fact, warnings=tuple(warnings))
             if isinstance(fact, r.Phases) and fact.side is r.Side.HEAD
             else fact
-            for fact in notebook.facts
+            for fact in journal.facts
         ]
     run = RunFacts.of(facts)
     assert run is not None
@@ -34,7 +34,7 @@ def test_each_kind_is_said_once_with_the_side(tmp_path: Path) -> None:
     assert {(notice.code, notice.data["side"]) for notice in told} == {("cycle_disagrees", "head")}
     assert len(told) == len(run.plan.recipes)
     assert all("9 %" in notice.text for notice in told)
-    assert any(notice.code == "cycle_disagrees" for notice in judge_run(run).warnings)
+    assert any(notice.code == "cycle_disagrees" for notice in judge_run(Evidence(run)).warnings)
 
 
 def test_a_flood_is_bounded(tmp_path: Path) -> None:

@@ -11,19 +11,21 @@ import pytest
 
 from perfgate import records as r
 from perfgate.config.files import load, resolve
-from perfgate.judge.evidence import RunFacts, judge_metrics
-from perfgate.judge.result import gated_of
+from perfgate.judge.evidence import Evidence, RunFacts
+from perfgate.judge.metrics import gated, judge_metrics
+from perfgate.records import LaunchId
 from perfgate.report.comment import render_comment
-from perfgate.run.facts import Notebook
-from perfgate.run.folder import keep_evidence, kept_evidence, write_run_file
+from perfgate.run.evidence import keep_evidence, kept_evidence
+from perfgate.run.folder import write_run_file
 from perfgate.run.gate import conclude
-from perfgate.run.pairs import LaunchOrder, Measuring
-from perfgate.run.settle import settled_plan
+from perfgate.run.journal import Journal
+from perfgate.run.pairs import Measuring
+from perfgate.run.plan import completed_plan
 
-from .builders import TableBench, a_notebook, a_plan
+from .builders import TableBench, a_journal, a_plan, built
 
 RESOLVED = resolve(load(b"recipes: {baseline: {model: m}, eagle3: {draft: d}}", "perfgate.yml"))
-Speed = Callable[[LaunchOrder], float]
+Speed = Callable[[LaunchId], float]
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +33,7 @@ def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda _: None)
 
 
-def steady(order: LaunchOrder) -> float:
+def steady(order: LaunchId) -> float:
     return 90.0
 
 
@@ -55,14 +57,27 @@ class Box:
         plan = a_plan(run_id=name, **changes)
         folder = self.runs / name
         write_run_file(folder, plan)
-        with a_notebook(folder, plan) as notebook:
-            notebook.append(r.Doctor(id="doctor", ok=True, checks=(), fingerprint={"driver": fingerprint}))
-            begun = notebook.run()
-            settled = settled_plan(begun, RESOLVED, self.runs.parent, {})
+        with a_journal(folder, plan) as journal:
+            journal.append(r.Doctor(id="doctor", ok=True, checks=(), fingerprint={"driver": fingerprint}))
+            begun = journal.run()
+            settled = completed_plan(begun, RESOLVED, self.runs.parent)
             keep_evidence(folder, self.runs, settled.continues)
-            notebook.append(settled)
-            self.benches.append(TableBench(notebook, speed, verify=self.verify))
-            Measuring(notebook, self.benches[-1], kept_evidence(folder, settled.continues)).until_decided()
+            journal.append(settled)
+            self.benches.append(TableBench(journal, speed, verify=self.verify))
+            Measuring(journal, self.benches[-1], kept_evidence(folder, settled.continues)).until_decided()
+        return conclude(folder)
+
+    def resume(self, name: str, speed: Speed, *, builds: str = "k", fingerprint: str = "box") -> r.Result:
+        """The run goes on, of these builds and on a box of this fingerprint."""
+        folder = self.runs / name
+        with Journal(folder) as journal:
+            journal.append(journal.run().plan)
+            journal.append(r.Doctor(id="doctor", ok=True, checks=(), fingerprint={"driver": fingerprint}))
+            built(journal, builds)
+            self.benches.append(TableBench(journal, speed))
+            self.benches[-1].builds = builds
+            earlier = kept_evidence(folder, journal.run().plan.continues)
+            Measuring(journal, self.benches[-1], earlier).until_decided()
         return conclude(folder)
 
     def pairs(self) -> list[str]:
@@ -70,8 +85,8 @@ class Box:
         return sorted({name.rsplit("/", 2)[0] for name in self.benches[-1].launched})
 
     def facts(self, name: str) -> RunFacts:
-        with Notebook(self.runs / name) as notebook:
-            return notebook.run()
+        with Journal(self.runs / name) as journal:
+            return journal.run()
 
 
 @pytest.fixture
@@ -141,17 +156,17 @@ def test_on_file_is_not_yet_the_end_of_the_evidence(box: Box) -> None:
     """What was inconclusive at its limit is open again as soon as a rerun may add pairs."""
     box.run("first", undecided)
     plan = a_plan(run_id="second", continues=("first",))
-    with a_notebook(box.runs / "second", plan) as notebook:
-        notebook.append(r.Doctor(id="doctor", ok=True, checks=(), fingerprint={"driver": "box"}))
-        run = notebook.run()
-    states = {one.metric: one.state for one in gated_of(judge_metrics(run, (box.facts("first"),)))}
+    with a_journal(box.runs / "second", plan) as journal:
+        journal.append(r.Doctor(id="doctor", ok=True, checks=(), fingerprint={"driver": "box"}))
+        run = journal.run()
+    states = {one.plan.metric: one.state for one in gated(judge_metrics(Evidence(run, (box.facts("first"),))))}
     assert str(states["tok_s"]) == "continue"
 
 
 def test_more_pairs_of_one_recipe_decide_on_all(box: Box) -> None:
     """The other recipe stands on the pairs on file, under the same share of the gate's error."""
 
-    def eagle3_undecided(order: LaunchOrder) -> float:
+    def eagle3_undecided(order: LaunchId) -> float:
         return undecided(order) if order.recipe == "eagle3" else steady(order)
 
     first = box.run("first", eagle3_undecided)
@@ -181,7 +196,7 @@ def test_the_recipe_without_new_pairs_is_judged_by_what_was_gated_before(box: Bo
 
 
 def test_more_pairs_of_one_recipe_do_not_hide_the_loss_of_another(box: Box) -> None:
-    def baseline_lost(order: LaunchOrder) -> float:
+    def baseline_lost(order: LaunchId) -> float:
         return slower_by(0.2)(order) if order.recipe == "baseline" else steady(order)
 
     box.run("first", baseline_lost)
@@ -282,6 +297,61 @@ def test_another_fingerprint_starts_the_evidence_afresh(box: Box) -> None:
     assert again.verdict is r.Verdict.REGRESSION
 
 
+def test_a_run_that_goes_on_as_it_was_keeps_its_pairs(box: Box) -> None:
+    limits = dataclasses.replace(a_plan().limits, minutes=4)  # a pair of each recipe
+    assert box.run("first", slower_by(0.3), limits=limits).verdict is r.Verdict.INCONCLUSIVE
+    again = box.resume("first", slower_by(0.3))
+    assert pairs_of(again) == {("baseline", 1), ("eagle3", 1)}
+    assert [notice.code for notice in again.warnings if notice.code.startswith("evidence")] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "why"),
+    [
+        ({"builds": "rebuilt"}, "evidence_dropped", "measured of another build of base"),
+        ({"fingerprint": "another driver"}, "evidence_restarted", "measured under another fingerprint of the box"),
+    ],
+)
+def test_a_run_that_goes_on_otherwise_asks_its_own_pairs_too(
+    box: Box, change: dict[str, str], code: str, why: str
+) -> None:
+    """What was measured of other builds, or on a box that is another one by now, answers another question."""
+    assert box.run("first", slower_by(0.3)).verdict is r.Verdict.REGRESSION
+    again = box.resume("first", steady, **change)
+    assert again.verdict is r.Verdict.PASS
+    assert box.pairs() == ONE_EACH
+    assert pairs_of(again) == {("baseline", 1), ("eagle3", 1)}
+    told = {notice.text for notice in again.warnings if notice.code == code}
+    assert told == {f"{count} from before the interruption not counted: {why}." for count in ("2 pairs", "1 pair")}
+    assert [(one.id, one.paired) for one in again.launches if one.id.endswith("/a1") and one.paired] == []
+
+
+def test_a_half_pair_of_another_build_gets_no_partner(box: Box) -> None:
+    plan = a_plan(run_id="first")
+    first = plan.recipes[0].first_orders[0]
+    with a_journal(box.runs / "first", plan) as journal:
+        TableBench(journal, steady).launch(LaunchId("baseline", 1, first, 1, 1))
+    box.resume("first", steady, builds="rebuilt")
+    assert f"baseline/p01/{first.value}/a2" in box.benches[-1].launched
+
+
+def test_a_rerun_takes_what_an_earlier_run_counts_itself(box: Box) -> None:
+    box.run("first", slower_by(0.3))
+    box.resume("first", steady, builds="rebuilt")
+    with Journal(box.runs / "first") as journal:
+        assert {one.question.base_build for one in journal.run().measured} == {"k", "rebuilt"}
+        assert {one.question.base_build for one in journal.run().counted} == {"rebuilt"}
+    assert box.run("second", steady).continues == ()
+
+
+def test_a_reboot_between_two_runs_is_told(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("first", "second", "third"):
+        monkeypatch.setattr("perfgate.records.files.boot_id", lambda name=name: f"boot of {name}")
+        result = box.run(name, steady)
+    (told,) = [notice.text for notice in result.warnings if notice.code == "evidence_stratified"]
+    assert told == "The box was rebooted since: evidence of 1 + 1 pairs from 2 boots, each pair within one."
+
+
 def test_facts_that_are_not_at_hand_are_told(box: Box) -> None:
     box.run("first", steady)
     box.run("second", steady)
@@ -317,8 +387,8 @@ def test_a_run_on_a_box_that_moved_is_no_evidence(box: Box) -> None:
 )
 def test_what_kept_a_run_from_going_on_took_nothing_from_its_pairs(box: Box, trouble: r.Fault) -> None:
     box.run("first", slower_by(0.3))
-    with Notebook(box.runs / "first") as notebook:
-        notebook.append(trouble)
+    with Journal(box.runs / "first") as journal:
+        journal.append(trouble)
     again = box.run("second", steady)
     assert again.continues == ("first",)
     assert not any("not counted" in notice.text for notice in again.warnings)
@@ -329,8 +399,8 @@ def test_a_box_that_moved_is_told_of_a_run_that_no_longer_builds_too(box: Box) -
     path = box.runs / "first" / "facts.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(_given_to_head(line) for line in lines))
-    with Notebook(box.runs / "first") as notebook:
-        notebook.append(r.Build(id="build/head", side=r.Side.HEAD, key="", ok=False, reason="no network"))
+    with Journal(box.runs / "first") as journal:
+        journal.append(r.Build(id="build/head", side=r.Side.HEAD, key="", ok=False, reason="no network"))
     assert box.run("second", steady).continues == ()
 
 
@@ -347,10 +417,10 @@ def test_a_stand_in_metric_is_judged_by_its_own_noise(tmp_path: Path) -> None:
         if one.fallback
     )
     unknown = tuple(dataclasses.replace(one, prior_sd=None) if one.fallback else one for one in plan.metrics)
-    with a_notebook(tmp_path, dataclasses.replace(plan, metrics=(*unknown, *cycles))) as notebook:
-        Measuring(notebook, TableBench(notebook, steady, verify=False)).until_decided()
-        run = notebook.run()
-    gated = {one.plan.recipe: one.plan for one in judge_metrics(run) if one.plan.metric == "cycle_ms"}
+    with a_journal(tmp_path, dataclasses.replace(plan, metrics=(*unknown, *cycles))) as journal:
+        Measuring(journal, TableBench(journal, steady, verify=False)).until_decided()
+        run = journal.run()
+    gated = {one.plan.recipe: one.plan for one in judge_metrics(Evidence(run)) if one.plan.metric == "cycle_ms"}
     assert {(one.prior_sd, one.budget, one.gated) for one in gated.values()} == {(0.05, 0.05, True)}
 
 
@@ -359,7 +429,7 @@ def test_a_plan_is_settled_once(box: Box) -> None:
     box.run("first", steady)
     begun = box.facts("first")
     box.run("second", steady)
-    assert settled_plan(begun, RESOLVED, box.runs.parent, {}) == begun.plan
+    assert completed_plan(begun, RESOLVED, box.runs.parent) == begun.plan
     assert begun.plan.continues == ()
 
 

@@ -10,17 +10,18 @@ import pytest
 from perfgate import __version__
 from perfgate import records as r
 from perfgate.errors import PerfgateError
+from perfgate.judge.evidence import RunFacts
+from perfgate.records import LaunchId
 from perfgate.records.files import FACTS_FILE
-from perfgate.run.facts import Notebook
-from perfgate.run.folder import check_new, check_same, earlier_runs, find_unfinished, write_run_file
-from perfgate.run.pairs import LaunchOrder, Measuring
+from perfgate.run.evidence import earlier_runs
+from perfgate.run.folder import check_new, check_same, find_unfinished, write_run_file
+from perfgate.run.journal import Journal
+from perfgate.run.pairs import Measuring
 
-from .builders import TableBench, a_plan
-
-KEYS = dict.fromkeys(r.Side, "k")
+from .builders import TableBench, a_plan, built
 
 
-def even(_order: LaunchOrder) -> float:
+def even(_order: LaunchId) -> float:
     return 90.0
 
 
@@ -28,19 +29,18 @@ def a_run(runs: Path, plan: r.Plan) -> None:
     """A finished run in the state directory."""
     folder = runs / plan.run_id
     write_run_file(folder, plan)
-    with Notebook(folder) as notebook:
-        notebook.append(plan)
-        for side in r.Side:
-            notebook.append(r.Build(id=f"build/{side}", side=side, key="k", ok=True))
-        Measuring(notebook, TableBench(notebook, even)).until_decided()
+    with Journal(folder) as journal:
+        journal.append(plan)
+        built(journal, "k")
+        Measuring(journal, TableBench(journal, even)).until_decided()
 
 
 def test_a_run_killed_before_its_first_fact_never_began(tmp_path: Path) -> None:
     write_run_file(tmp_path, a_plan())
     (tmp_path / FACTS_FILE).touch()
     check_new(tmp_path)
-    with Notebook(tmp_path) as notebook:
-        notebook.append(a_plan())
+    with Journal(tmp_path) as journal:
+        journal.append(a_plan())
     with pytest.raises(PerfgateError, match="holds a run already → --resume"):
         check_new(tmp_path)
 
@@ -62,17 +62,25 @@ def test_only_a_run_that_has_begun_is_found_to_go_on_with(tmp_path: Path) -> Non
     for one in (plan, taught, a_plan(run_id="3"), some):
         write_run_file(tmp_path / one.run_id, one)
     for one in (plan, taught, some):  # the third was killed before its first fact
-        with Notebook(tmp_path / one.run_id) as notebook:
-            notebook.append(one)
+        with Journal(tmp_path / one.run_id) as journal:
+            journal.append(one)
     assert find_unfinished(tmp_path, *asked) == tmp_path / "1"
     assert find_unfinished(tmp_path, *asked, calibration=True) == tmp_path / "2"
     assert find_unfinished(tmp_path, *asked, measured=("eagle3",)) == tmp_path / "4"
     assert find_unfinished(tmp_path, *asked[:2], "another") is None
 
 
+def begun(folder: Path, plan: r.Plan) -> RunFacts:
+    with Journal(folder) as journal:
+        journal.append(plan)
+        built(journal, "k")
+        return journal.run()
+
+
 def test_pairs_under_other_variables_answer_another_question(tmp_path: Path) -> None:
     a_run(tmp_path, a_plan(run_id="before"))
     again = a_plan(run_id="again")
     tuned = tuple(dataclasses.replace(one, environment={"NCCL_ALGO": "Ring"}) for one in again.recipes)
-    assert [run.plan.run_id for run in earlier_runs(tmp_path, again, KEYS)] == ["before"]
-    assert earlier_runs(tmp_path, dataclasses.replace(again, recipes=tuned), KEYS) == ()
+    now = begun(tmp_path / "again", again)
+    assert [run.plan.run_id for run in earlier_runs(tmp_path, now)] == ["before"]
+    assert earlier_runs(tmp_path, dataclasses.replace(now, plan=dataclasses.replace(again, recipes=tuned))) == ()

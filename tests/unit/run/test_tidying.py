@@ -66,8 +66,8 @@ def test_a_launch_that_cannot_be_prepared_ends_with_a_sentence(error: Exception)
     def refuse(_: Side) -> None:
         raise error
 
-    bench: Any = SimpleNamespace(warmth=SimpleNamespace(home=refuse), _probe_dir=lambda _: Path("/probe"))
-    order: Any = SimpleNamespace(id="eagle3/1/head/1", side=Side.HEAD, recipe="eagle3")
+    bench: Any = SimpleNamespace(caches=SimpleNamespace(home=refuse), _probe_dir=lambda _: Path("/probe"))
+    order: Any = SimpleNamespace(launch_id="eagle3/1/head/1", side=Side.HEAD, recipe="eagle3")
     recipe: Any = None
     with pytest.raises(PerfgateError, match=r"eagle3/1/head/1.*cannot be prepared: .*too"):
         SglangBench._launch(bench, order, recipe)

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from perfgate import records as r
-from perfgate.judge.evidence import JudgedMetric, RunFacts
+from perfgate.judge.evidence import RunFacts
+from perfgate.judge.metrics import JudgedMetric
 from perfgate.judge.sequential import difference_of
-from perfgate.judge.values import Better, State
-from perfgate.judge.verdict import EXIT_CODES, Failure, Faults, GateVerdict, combine, how_it_ended
+from perfgate.judge.verdict import EXIT_CODES, Faults, GateVerdict, RunFailure, combine, how_it_ended
 
 
 def calibration_verdict(run: RunFacts, judged: Sequence[JudgedMetric], faults: Faults) -> GateVerdict:
@@ -37,7 +37,7 @@ def false_alarms(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.Notic
     slower = {
         (one.plan.recipe, one.plan.metric): one.decision.slowdown
         for one in judged
-        if run.plan.calibration and one.plan.gated and one.decision and one.decision.state is State.REGRESSION
+        if run.plan.calibration and one.plan.gated and one.decision and one.state is r.MetricVerdict.REGRESSION
     }
     if not slower:
         return ()
@@ -62,8 +62,7 @@ def pair_spread(one: JudgedMetric) -> float | None:
     """SD of a pair's log difference around 0, the true one of the same code. None from no pairs."""
     if not one.pairs:
         return None
-    better: Better = "higher" if r.METRICS[one.plan.metric].better is r.Better.HIGHER else "lower"
-    squares = [difference_of(pair, better).slowdown ** 2 for pair in one.pairs]
+    squares = [difference_of(pair, one.kind.better).slowdown ** 2 for pair in one.pairs]
     return math.sqrt(math.fsum(squares) / len(squares))
 
 
@@ -76,7 +75,7 @@ def _spreads(judged: Sequence[JudgedMetric]) -> Iterator[str]:
     for one in judged:
         spread = pair_spread(one)
         if one.plan.gated and spread is not None:
-            yield f"{100 * spread:.2g} % ({one.plan.recipe} {r.metric_label(one.plan.metric)})"
+            yield f"{100 * spread:.2g} % ({one.name})"
 
 
 def _counts(run: RunFacts) -> str:
@@ -89,5 +88,5 @@ def _counts(run: RunFacts) -> str:
     return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
 
 
-def _of_no_side(failures: Sequence[Failure]) -> tuple[Failure, ...]:
-    return tuple(Failure(failure.text) for failure in failures)
+def _of_no_side(failures: Sequence[RunFailure]) -> tuple[RunFailure, ...]:
+    return tuple(RunFailure(failure.text) for failure in failures)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from perfgate.judge.explain import Difference, Evidence
+from perfgate.judge.explain import Explanations, PairDifference
 from perfgate.judge.noise import LOOSE_SD, WIDE_DF, WIDE_SD
-from perfgate.judge.values import Drift, Pair, Policy, Prior, Warning
+from perfgate.judge.values import Drift, PairSamples, Policy, Prior
+from perfgate.records import Notice
 
 DRIFT_ERROR = 0.05
 DRIFT_WORTH_TELLING = 0.25  # of the budget
@@ -15,9 +16,9 @@ SPREAD_ABOVE_PRIOR = 2.0  # times the ledger's SD, from three pairs on
 MEDIAN_LOSES = 1.2533  # SD of a median against that of a mean, √(π/2), normal samples
 
 
-def drift_of(evidence: Evidence) -> Drift | None:
+def drift_of(explained: Explanations) -> Drift | None:
     """What being second in the pair costs, by the good pairs alone; None unless both orders were seen."""
-    good = [evidence.differences[number] for number in evidence.good]
+    good = [explained.differences[number] for number in explained.good]
     base_first = [pair.slowdown for pair in good if pair.order > 0]
     head_first = [pair.slowdown for pair in good if pair.order < 0]
     if not base_first or not head_first:
@@ -26,7 +27,7 @@ def drift_of(evidence: Evidence) -> Drift | None:
     rest = math.fsum(
         (value - mean) ** 2 for side, mean in zip((base_first, head_first), means, strict=True) for value in side
     )
-    guess = evidence.noise.guesses[0]
+    guess = explained.noise.guesses[0]
     spread = guess.df * guess.sd**2 + rest
     weight = (guess.df + len(good)) / 2
     of_mean = (1 / len(base_first) + 1 / len(head_first)) / 4
@@ -35,21 +36,23 @@ def drift_of(evidence: Evidence) -> Drift | None:
     return Drift(effect, effect - reach, effect + reach)
 
 
-def remarks(evidence: Evidence, prior: Prior | None, pairs: Sequence[Pair], policy: Policy) -> tuple[Warning, ...]:
-    """All remarks on one look, the weightiest first."""
+def caveats(
+    explained: Explanations, prior: Prior | None, pairs: Sequence[PairSamples], policy: Policy
+) -> tuple[Notice, ...]:
+    """All of them on one look, the weightiest first."""
     return (
         *_no_prior(prior),
-        *_spread_above_prior(evidence, prior),
-        *_bad_pairs(evidence),
-        *_order(evidence, policy),
-        *_one_order(evidence.differences),
+        *_spread_above_prior(explained, prior),
+        *_bad_pairs(explained),
+        *_order(explained, policy),
+        *_one_order(explained.differences),
         *_samples_scatter(pairs, prior),
     )
 
 
-def _no_prior(prior: Prior | None) -> Iterator[Warning]:
+def _no_prior(prior: Prior | None) -> Iterator[Notice]:
     if prior is None:
-        yield Warning(
+        yield Notice(
             "no_prior",
             f"Nothing is known of this box's noise: an SD of {_percent(LOOSE_SD)} was assumed, and"
             f" {_percent(WIDE_SD)} for the interval. `perfgate calibrate` measures it.",
@@ -57,14 +60,14 @@ def _no_prior(prior: Prior | None) -> Iterator[Warning]:
         )
 
 
-def _spread_above_prior(evidence: Evidence, prior: Prior | None) -> Iterator[Warning]:
-    good = [evidence.differences[number].slowdown for number in evidence.good]
+def _spread_above_prior(explained: Explanations, prior: Prior | None) -> Iterator[Notice]:
+    good = [explained.differences[number].slowdown for number in explained.good]
     if prior is None or len(good) < 3:
         return
     mean = math.fsum(good) / len(good)
     seen = math.sqrt(math.fsum((value - mean) ** 2 for value in good) / (len(good) - 1))
     if seen > SPREAD_ABOVE_PRIOR * prior.sd:
-        yield Warning(
+        yield Notice(
             "spread_above_prior",
             f"Pairs scatter by {_percent(seen)} where {_percent(prior.sd)} was expected: the expectation counts for"
             " less here. `perfgate calibrate` if the box has changed.",
@@ -72,25 +75,25 @@ def _spread_above_prior(evidence: Evidence, prior: Prior | None) -> Iterator[War
         )
 
 
-def _bad_pairs(evidence: Evidence) -> Iterator[Warning]:
-    good = set(evidence.good)
-    for number, difference in enumerate(evidence.differences):
+def _bad_pairs(explained: Explanations) -> Iterator[Notice]:
+    good = set(explained.good)
+    for number, difference in enumerate(explained.differences):
         if number not in good:
-            yield Warning(
+            yield Notice(
                 "bad_pair",
                 f"Pair {number + 1} contradicts the rest ({_signed(difference.slowdown)} against"
-                f" {_signed(evidence.best.centre)}): one of its launches came out far off.",
-                {"pair": number + 1, "difference": difference.slowdown, "others": evidence.best.centre},
+                f" {_signed(explained.best.centre)}): one of its launches came out far off.",
+                {"pair": number + 1, "difference": difference.slowdown, "others": explained.best.centre},
             )
 
 
-def _order(evidence: Evidence, policy: Policy) -> Iterator[Warning]:
-    drift = drift_of(evidence)
+def _order(explained: Explanations, policy: Policy) -> Iterator[Notice]:
+    drift = drift_of(explained)
     if drift is None or drift.low <= 0 <= drift.high:
         return
     if abs(drift.effect) > DRIFT_WORTH_TELLING * policy.budget:
         which = "slower" if drift.effect > 0 else "faster"
-        yield Warning(
+        yield Notice(
             "order_effect",
             f"The second launch of a pair is {which} by {_percent(abs(drift.effect))}, whichever side it is:"
             " the box warms up or drifts. Alternating orders cancel it.",
@@ -98,17 +101,17 @@ def _order(evidence: Evidence, policy: Policy) -> Iterator[Warning]:
         )
 
 
-def _one_order(differences: Sequence[Difference]) -> Iterator[Warning]:
+def _one_order(differences: Sequence[PairDifference]) -> Iterator[Notice]:
     orders = {difference.order for difference in differences}
     if len(differences) > 1 and len(orders) == 1 and orders != {0}:
-        yield Warning(
+        yield Notice(
             "one_order",
             "Every pair had the same side first: a drift of the box looks like a change of the code here.",
             {"pairs": len(differences)},
         )
 
 
-def _samples_scatter(pairs: Sequence[Pair], prior: Prior | None) -> Iterator[Warning]:
+def _samples_scatter(pairs: Sequence[PairSamples], prior: Prior | None) -> Iterator[Notice]:
     variances = [implied_variance(side) for pair in pairs for side in (pair.base, pair.head)]
     known = [variance for variance in variances if variance is not None]
     if not known:
@@ -116,7 +119,7 @@ def _samples_scatter(pairs: Sequence[Pair], prior: Prior | None) -> Iterator[War
     implied = math.sqrt(2 * math.fsum(known) / len(known))
     allowed = prior.sd if prior else LOOSE_SD
     if implied > allowed:
-        yield Warning(
+        yield Notice(
             "samples_scatter",
             f"Samples within a launch scatter so much that pairs must differ by {_percent(implied)} from that"
             f" alone (known: {_percent(allowed)}). More samples per launch would help.",

@@ -5,30 +5,35 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from perfgate import records as r
-from perfgate.judge.evidence import JudgedMetric, Launch, RunFacts, counted_pairs, earlier_evidence
-from perfgate.judge.outputs import ComparedOutputs
+from perfgate.judge.evidence import Evidence, Launch, RunFacts
+from perfgate.judge.metrics import JudgedMetric
 from perfgate.judge.verdict import was_cancelled
 
 MOST_RUNS_TOLD = 3  # the latest
 CONFINED_SHARE = 0.5  # a kind counts as hit alone when the others lost less than this share of its loss
+MOST_NOTICES = 6  # of the probe; a hostile head could warn of thousands of things
+MOST_TEXT = 300
 
 
 def notices_of(
-    run: RunFacts, judged: Sequence[JudgedMetric], outputs: Mapping[str, ComparedOutputs], earlier: Sequence[RunFacts]
+    evidence: Evidence, judged: Sequence[JudgedMetric], outputs: Mapping[str, ComparedOutputs]
 ) -> tuple[r.Notice, ...]:
+    run = evidence.run
     compared = () if run.plan.calibration else run.plan.recipes
     return (
         *_cancelled(run),
         *_failures(run),
         *_passing_failures(run),
         *_plan_notes(run.plan),
-        *_earlier_pairs(run, earlier),
-        *_evidence_warnings(run, earlier),
+        *_earlier_pairs(evidence),
+        *_evidence_notices(evidence),
         *_differing_outputs(outputs),
         *(notice for recipe in compared for notice in confined_losses(run, recipe)),
-        *_absent_metrics(run, judged, earlier),
+        *_absent_metrics(evidence, judged),
         *_judges_warnings(run, judged),
     )
 
@@ -149,10 +154,10 @@ def _speeds_by_kind(launch: Launch, concurrency: int) -> dict[str, float]:
     return {kind: statistics.median(values) for kind, values in speeds.items() if min(values) > 0}
 
 
-def _absent_metrics(run: RunFacts, judged: Sequence[JudgedMetric], earlier: Sequence[RunFacts]) -> tuple[r.Notice, ...]:
+def _absent_metrics(evidence: Evidence, judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
     notices = []
     for one in judged:
-        if one.plan.fallback and one.decision is None and counted_pairs(run, earlier, one.plan.recipe):
+        if one.plan.fallback and one.decision is None and evidence.pairs(one.plan.recipe):
             why = f"it is missing in {', '.join(one.missing_in[:3])}" if one.missing_in else "the probe found nothing"
             notices.append(
                 r.Notice(
@@ -171,7 +176,7 @@ def _judges_warnings(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.N
     return tuple(
         r.Notice(
             code=warning.code,
-            text=f"{one.plan.recipe} {r.metric_label(one.plan.metric)}: {warning.text}",
+            text=f"{one.name}: {warning.text}",
             data={**warning.data, "recipe": one.plan.recipe, "metric": one.plan.metric},
         )
         for one in judged
@@ -181,9 +186,9 @@ def _judges_warnings(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.N
     )
 
 
-def _earlier_pairs(run: RunFacts, earlier: Sequence[RunFacts]) -> tuple[r.Notice, ...]:
+def _earlier_pairs(evidence: Evidence) -> tuple[r.Notice, ...]:
     """How many pairs came from which earlier run."""
-    counts = pairs_by_run(run, earlier)
+    counts = pairs_by_run(evidence)
     if not counts:
         return ()
     total = sum(sum(by_recipe.values()) for by_recipe in counts.values())
@@ -196,24 +201,76 @@ def _earlier_pairs(run: RunFacts, earlier: Sequence[RunFacts]) -> tuple[r.Notice
     return (r.Notice(code="evidence_joined", text=text, data={"pairs": total, "runs": counts}),)
 
 
-def pairs_by_run(run: RunFacts, earlier: Sequence[RunFacts]) -> dict[str, dict[str, int]]:
+def pairs_by_run(evidence: Evidence) -> dict[str, dict[str, int]]:
     """Earlier run → recipe → how many of its pairs count for this run; oldest first."""
-    counts: dict[str, dict[str, int]] = {one.plan.run_id: {} for one in earlier}
-    for recipe in run.plan.recipes:
-        for stratum in earlier_evidence(run, earlier, recipe.name).strata:
-            for filed in stratum.pairs:
-                by_recipe = counts[filed.run]
-                by_recipe[recipe.name] = by_recipe.get(recipe.name, 0) + 1
+    counts: dict[str, dict[str, int]] = {one.plan.run_id: {} for one in evidence.earlier}
+    for recipe in evidence.run.plan.recipes:
+        for pair in evidence.earlier_pairs(recipe.name):
+            by_recipe = counts[pair.run]
+            by_recipe[recipe.name] = by_recipe.get(recipe.name, 0) + 1
     return {name: by_recipe for name, by_recipe in counts.items() if by_recipe}
 
 
-def _evidence_warnings(run: RunFacts, earlier: Sequence[RunFacts]) -> tuple[r.Notice, ...]:
-    """What a rerun stands on and leaves out; the same words for several recipes are said once."""
-    if not run.plan.continues:
-        return ()
-    warnings = {
-        warning.text: warning
-        for recipe in run.plan.recipes
-        for warning in earlier_evidence(run, earlier, recipe.name).warnings
-    }
-    return tuple(r.Notice(code=one.code, text=one.text, data=dict(one.data)) for one in warnings.values())
+def _evidence_notices(evidence: Evidence) -> tuple[r.Notice, ...]:
+    """The same words for several recipes are said once."""
+    notices = (notice for recipe in evidence.run.plan.recipes for notice in evidence.notices(recipe.name))
+    return tuple({notice.text: notice for notice in notices}.values())
+
+
+# ------------------------------------------------------------------------------------------------ what head answers
+
+
+@dataclass(frozen=True)
+class ComparedOutputs:
+    """Prompts of one recipe that head answers otherwise than base, of those that could be compared."""
+
+    differ: int
+    compared: int
+
+
+def compared_outputs(runs: Sequence[RunFacts]) -> dict[str, ComparedOutputs]:
+    """At temperature 0 both sides answer alike, unless the change alters answers or their rounding.
+
+    Recipe → its prompts whose answers can be compared: those that each side answers always alike."""
+    answers: dict[tuple[str, str, r.Side], set[str]] = {}
+    for run in runs:
+        for pair in run.pairs:
+            for launch in run.sides_of(pair):
+                for sample in launch.samples:
+                    for request in sample.requests:
+                        answers.setdefault((pair.recipe, request.prompt, launch.side), set()).add(request.output)
+    stable = {key: next(iter(outputs)) for key, outputs in answers.items() if len(outputs) == 1}
+    both = {(recipe, prompt) for recipe, prompt, _ in stable}
+    differs: dict[str, list[bool]] = {}
+    for recipe, prompt in sorted(both):
+        if all((recipe, prompt, side) in stable for side in r.Side):
+            base, head = (stable[recipe, prompt, side] for side in r.Side)
+            differs.setdefault(recipe, []).append(base != head)
+    return {recipe: ComparedOutputs(sum(ones), len(ones)) for recipe, ones in differs.items()}
+
+
+# ------------------------------------------------------------------------------------------------ what the probe says
+
+
+def probe_notices(run: RunFacts) -> tuple[r.Notice, ...]:
+    """What the probe warns of, once for each recipe and side, in words of the code under test.
+
+    The first warning of each kind; `data` says in how many launches of pairs it was found.
+    """
+    paired = {name for pair in run.pairs for name in (pair.base, pair.head)}
+    first: dict[tuple[str, str, r.Side], Mapping[str, Any]] = {}
+    launches: dict[tuple[str, str, r.Side], set[str]] = {}
+    for fact in run.facts:
+        if isinstance(fact, r.Phases) and fact.launch_id in paired:
+            for warning in fact.warnings:
+                key = (str(warning.get("code", "")), fact.recipe, fact.side)
+                first.setdefault(key, warning)
+                launches.setdefault(key, set()).add(fact.launch_id)
+    return tuple(_notice(key, warning, len(launches[key])) for key, warning in list(first.items())[:MOST_NOTICES])
+
+
+def _notice(key: tuple[str, str, r.Side], warning: Mapping[str, Any], launches: int) -> r.Notice:
+    code, recipe, side = key
+    count = f" ({launches} launches)" if launches > 1 else ""
+    text = f"{recipe}, {side.value}{count}: {str(warning.get('text', ''))[:MOST_TEXT]}"
+    return r.Notice(code=code[:60], text=text, data={"recipe": recipe, "side": side.value, "launches": launches})

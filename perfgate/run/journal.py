@@ -12,7 +12,7 @@ from perfgate.records.files import FactsWriter, read_facts
 F = TypeVar("F", bound=Fact)
 
 
-class Notebook:
+class Journal:
     """Appends facts to the run's file and remembers them. Opening one that exists goes on where it ended."""
 
     def __init__(self, run: Path) -> None:
