@@ -15,6 +15,7 @@ from itertools import islice
 from perfgate import records as r
 from perfgate.conditions.fingerprint import PROVEN, Cause, Finding, Fingerprint, compare, fingerprints
 from perfgate.conditions.gpus import against_launch, compare_gpus
+from perfgate.conditions.nccl_reports import compare_reports
 from perfgate.conditions.neighbours import crowding
 from perfgate.conditions.readings import canary_results
 from perfgate.conditions.shift import ALPHA, canary_readings
@@ -57,6 +58,7 @@ def _of_pairs(run: RunFacts, prints: Mapping[str, Fingerprint], rules: Environme
         base, head = prints.get(pair.base), prints.get(pair.head)
         if base is not None and head is not None:
             yield from compare(base, head)
+            yield from compare_reports(base, head)
             yield from compare_gpus(base, head, rules)
 
 

@@ -86,6 +86,8 @@ class Fingerprint:
     ranks: Mapping[str, Rank]  # by name: "rank 3", or "main"
     gpus: tuple[Mapping[str, Any], ...] = ()
     all_reduce: str | None = None
+    prevented: str | None = None  # another all-reduce that failed, in the server's words
+    nccl: Mapping[str, Any] = field(default_factory=dict)  # what it reported of its ranks
     from_log: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -140,6 +142,8 @@ def _fingerprint(
         ranks={f"rank {proof.rank}" if ranked else "main": _rank(proof) for proof in chosen},
         gpus=telemetry.gpus if telemetry else (),
         all_reduce=(telemetry.system.get("all_reduce") or {}).get("route") if telemetry else None,
+        prevented=(telemetry.system.get("all_reduce") or {}).get("prevented") if telemetry else None,
+        nccl=(telemetry.system.get("nccl") or {}) if telemetry else {},
         from_log=end.facts_from_log if end else {},
     )
 
@@ -168,6 +172,7 @@ def compare(base: Fingerprint, head: Fingerprint) -> Iterator[Finding]:
     yield from _libraries(base, head)
     yield from _versions(base, head)
     yield from _from_the_server(base, head)
+    yield from _prevented(base, head)
 
 
 def _same(what: str, sentence: str) -> Finding:
@@ -383,6 +388,22 @@ def _from_the_server(base: Fingerprint, head: Fingerprint) -> Iterator[Finding]:
                 head=str(other),
                 told="all_reduce_differs" if what == "all-reduce" else None,
             )
+
+
+def _prevented(base: Fingerprint, head: Fingerprint) -> Iterator[Finding]:
+    """The same on both sides is the box's: the comparison is fair, and measures another path than users run."""
+    if base.prevented is None and head.prevented is None:
+        return
+    sides = [side for side in (base, head) if side.prevented is not None]
+    who = "both sides" if len(sides) == len(r.Side) else sides[0].side.value
+    yield Finding(
+        what="all-reduce fusion",
+        cause=Cause.EXPLAINED,
+        sentence=f"FlashInfer's all-reduce fusion failed on {who} and is off: {sides[-1].prevented}",
+        base=base.prevented,
+        head=head.prevented,
+        told="all_reduce_prevented",
+    )
 
 
 def _worker(side: Fingerprint) -> str | None:

@@ -24,6 +24,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter
 
+from perfgate.host import canary_script
 from perfgate.host.gpu import GpuReading
 from perfgate.host.handover import hand_over
 from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, confine
@@ -35,7 +36,8 @@ REPEATS = 5
 CPU_RANKS = 2
 LIMIT_S = 120.0  # eight GPUs and NCCL need about ten
 CLOCK_PERIOD_S = 0.1
-BUSY_SHARE = 0.9  # readings within this share of a GPU's highest clock are taken as "under load"
+SAME_S = 30.0  # a reading so soon after another one is that one: one between two launches
+LOAD_BEGINS, LOAD_ENDS = canary_script.LOAD_BEGINS.encode(), canary_script.LOAD_ENDS.encode()
 HANDED_ON = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH")
 FIXED = {"OMP_NUM_THREADS": "1", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 MAX_ANSWER = 1 << 20  # bytes; an answer has a few hundred
@@ -94,12 +96,19 @@ class CanaryProcess:
         self._keep = keep
         self._kept = ExitStack()
         self._place = ExitStack()
+        self._last: tuple[float, CanaryReading] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Its own process, to tell it from strangers'."""
         return () if self._process is None else (self._process.pid,)
+
+    def before_launch(self) -> CanaryReading:
+        """The reading after the launch before, where that was a moment ago; else a new one."""
+        if self._last is not None and time.monotonic() - self._last[0] < SAME_S:
+            return self._last[1]
+        return self.measure()
 
     def measure(self) -> CanaryReading:
         """One reading. A canary that cannot sing is a note, not the end of a run; one that cannot be ended is."""
@@ -112,7 +121,9 @@ class CanaryProcess:
             return CanaryReading(readings={}, notes=(f"the canary gave no answer: {str(error).splitlines()[0]}",))
         if self._setup.confinement.sole_user is not None:
             self.close()
-        return CanaryReading(readings={**answer.readings, **clocks_under_load(clocks)}, notes=answer.notes)
+        reading = CanaryReading(readings={**answer.readings, **clocks_under_load(clocks)}, notes=answer.notes)
+        self._last = time.monotonic(), reading
+        return reading
 
     def close(self) -> None:
         """Ends the process and its ranks."""
@@ -139,22 +150,21 @@ class CanaryProcess:
         process.stdin.write(json.dumps(request).encode() + b"\n")
         process.stdin.flush()
         assert process.stdout is not None
-        text, clocks = b"", []
+        told = _Told()
+        clocks: list[Sequence[GpuReading]] = []
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
-            while not text.endswith(b"\n"):
+            while told.answer is None:
                 if time.monotonic() > deadline:
                     raise ValueError(f"not within {self._setup.limit_s:.0f} s")
-                if self._read_gpus is not None:
+                if told.loaded and self._read_gpus is not None:
                     clocks.append(self._read_gpus(time.monotonic()))
                 if selector.select(CLOCK_PERIOD_S):
                     part = os.read(process.stdout.fileno(), 65536)
                     if not part:
                         raise ValueError(f"its process ended with status {process.wait()}")
-                    text += part
-                    if len(text) > MAX_ANSWER:
-                        raise ValueError("it says too much")
-        return text, clocks
+                    told.hear(part)
+        return told.answer, clocks[1:] or clocks  # the first is of the moment in which the load begins
 
     def _start(self) -> subprocess.Popen[bytes]:
         setup, confinement = self._setup, self._setup.confinement
@@ -185,6 +195,25 @@ class CanaryProcess:
         )
 
 
+class _Told:
+    """What the canary says: that its load begins or ends, and its answer."""
+
+    def __init__(self) -> None:
+        self._text = b""
+        self.loaded = False
+        self.answer: bytes | None = None
+
+    def hear(self, part: bytes) -> None:
+        *lines, self._text = (self._text + part).split(b"\n")
+        for line in lines:
+            if line in (LOAD_BEGINS, LOAD_ENDS):
+                self.loaded = line == LOAD_BEGINS
+            else:
+                self.answer = line
+        if len(self._text) > MAX_ANSWER:
+            raise ValueError("it says too much")
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -196,17 +225,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def clocks_under_load(readings: Sequence[Sequence[GpuReading]]) -> dict[str, tuple[float, ...]]:
-    """Per GPU the lowest clock while it was busy, and the best link: "gpu0_sm_clock_mhz", "gpu0_pcie_gen".
+    """Per GPU the median clock, and the best link, of readings inside the load: "gpu0_sm_clock_mhz", "gpu0_pcie_gen".
 
-    Busy is: within a tenth of the highest clock it reached in this canary. What a card does not tell is left out.
+    What a card does not tell is left out.
     """
     found: dict[str, tuple[float, ...]] = {}
     for states in zip(*readings, strict=True):
         index = states[0].index
         clocks = [state.sm_clock_mhz for state in states if state.sm_clock_mhz]
         if clocks:
-            busy = [clock for clock in clocks if clock >= BUSY_SHARE * max(clocks)]
-            found[f"gpu{index}_sm_clock_mhz"] = (float(sorted(busy)[len(busy) // 2]),)
+            found[f"gpu{index}_sm_clock_mhz"] = (float(sorted(clocks)[len(clocks) // 2]),)
         links = [state.pcie_gen for state in states if state.pcie_gen]
         if links:
             found[f"gpu{index}_pcie_gen"] = (float(max(links)),)

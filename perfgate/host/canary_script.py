@@ -1,6 +1,7 @@
 """The canary itself: runs in an environment that no pull request touches, and needs nothing of perfgate.
 
-    python canary_script.py          reads one JSON request a line, answers each with one JSON line
+    python canary_script.py          reads one JSON request a line, answers each with one JSON line, and tells before
+                                     it, on lines of their own, when the computing load begins and ends
 
 A request: {"ranks": 8, "device": "cuda" | "cpu", "sizes": [32768, …], "repeats": 5}. The answer: {"readings":
 {"allreduce_32k_us": [one a repeat], "compute_ms": […]}, "notes": […]}. Each number is the mean over a fixed amount of
@@ -19,8 +20,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 try:
@@ -32,7 +33,10 @@ except ImportError:
 
 WARM_UPS = 20
 ALL_REDUCES = 200  # in one timed piece
-GPU_MATRIX, GPU_PRODUCTS = 4096, 40
+GRAPH = 100  # all-reduces in a CUDA graph: one takes 10 to 26 µs, and Python would be timed beside it
+GPU_MATRIX, GPU_PRODUCTS = 8192, 40
+GPU_LOAD_S = 2.5  # all repeats together: a clock settles under a power or heat cap within a second or so
+LOAD_BEGINS, LOAD_ENDS = '{"load": "begins"}', '{"load": "ends"}'
 CPU_MATRIX, CPU_PRODUCTS = 192, 40
 HASHED = bytes(range(256)) * 4096  # 1 MiB
 HASHES = 20
@@ -114,7 +118,10 @@ def measure(rank: int, ranks: int, request: dict[str, Any], folder: str) -> Read
         )
         for size in request["sizes"]:
             readings[f"allreduce_{size // 1024}k_us"] = _all_reduces(int(size), device, repeats)
-    readings["compute_ms"] = _products(device, repeats)
+    if ranks > 1:
+        dist.barrier()
+    with _told_load(rank):
+        readings["compute_ms"] = _products(device, repeats)
     if ranks > 1:
         dist.barrier()
         dist.destroy_process_group()
@@ -132,21 +139,55 @@ def _all_reduces(size: int, device: Any, repeats: int) -> list[float]:
         return run
 
     timed(some(WARM_UPS), device)
-    return [timed(some(ALL_REDUCES), device) * 1000 / ALL_REDUCES for _ in range(repeats)]
+    piece = some(ALL_REDUCES)
+    if device.type == "cuda":
+        graph = _captured(some(GRAPH))
+
+        def piece() -> None:
+            for _ in range(ALL_REDUCES // GRAPH):
+                graph.replay()
+
+        timed(piece, device)
+    return [timed(piece, device) * 1000 / ALL_REDUCES for _ in range(repeats)]
+
+
+def _captured(run: Callable[[], None]) -> Any:
+    """A CUDA graph of it. Other threads (NCCL's watchdog) may call CUDA meanwhile."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        run()
+    return graph
 
 
 def _products(device: Any, repeats: int) -> list[float]:
-    """A fixed load: matrix products, long enough that a GPU's clock settles under it."""
+    """A fixed load: products of random matrices, since constant data take less power than any model's."""
     on_gpu = device.type == "cuda"
     side, count = (GPU_MATRIX, GPU_PRODUCTS) if on_gpu else (CPU_MATRIX, CPU_PRODUCTS)
-    one = torch.ones(side, side, dtype=torch.bfloat16 if on_gpu else torch.float32, device=device)
+    torch.manual_seed(0)
+    one = torch.randn(side, side, dtype=torch.bfloat16 if on_gpu else torch.float32, device=device)
 
-    def run() -> None:
-        for _ in range(count):
-            torch.mm(one, one)
+    def some(number: int) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(number):
+                torch.mm(one, one)
 
-    timed(run, device)
-    return [timed(run, device) for _ in range(repeats)]
+        return run
+
+    first = timed(some(count), device)
+    if not on_gpu:
+        return [timed(some(count), device) for _ in range(repeats)]
+    pieces = max(1, round(GPU_LOAD_S * 1000 / repeats / max(first, 1.0)))
+    return [timed(some(count * pieces), device) / pieces for _ in range(repeats)]
+
+
+@contextmanager
+def _told_load(rank: int) -> Iterator[None]:
+    """Tells whoever reads the clocks when all ranks are at it."""
+    if rank == 0:
+        print(LOAD_BEGINS, flush=True)
+    yield
+    if rank == 0:
+        print(LOAD_ENDS, flush=True)
 
 
 def timed(run: Callable[[], object], device: Any) -> float:

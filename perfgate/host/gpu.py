@@ -6,6 +6,7 @@ card does not give are None.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,6 +40,9 @@ REASONS = {
 
 BAD_REASONS = ("hw_slowdown", "sw_thermal", "hw_thermal", "power_brake")
 """Reasons that are the box's and never the code's. A power cap is not among them: load alone can cause it."""
+
+FABRIC = (None, "not started", "in progress", "completed")
+"""States of nvml.h, by number; the first: this card has none."""
 
 LEVELS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "INT",
@@ -111,6 +115,8 @@ class GpuFacts:
     pcie_gen_max: int | None  # of card and slot together
     pcie_width_max: int | None
     pcie_gen_card: int | None  # of the card alone
+    nvlinks: int | None = None  # that are up; None where the card has none, or does not tell
+    fabric: str | None = None  # whether NVSwitch's manager has set it up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +258,23 @@ def _facts(nvml: Nvml, index: int, handle: Handle | None) -> GpuFacts:
         pcie_gen_max=nvml.count("nvmlDeviceGetMaxPcieLinkGeneration", handle),
         pcie_width_max=nvml.count("nvmlDeviceGetMaxPcieLinkWidth", handle),
         pcie_gen_card=nvml.count("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
+        nvlinks=_nvlinks(nvml, handle),
+        fabric=_fabric(nvml, handle),
     )
+
+
+def _nvlinks(nvml: Nvml, handle: Handle | None) -> int | None:
+    states = [nvml.ask("nvmlDeviceGetNvLinkState", handle, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]
+    known = [state for state in states if isinstance(state, int)]
+    return sum(map(bool, known)) if known else None
+
+
+def _fabric(nvml: Nvml, handle: Handle | None) -> str | None:
+    info = pynvml.c_nvmlGpuFabricInfo_t()
+    if nvml.ask("nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info)) is None:
+        return None
+    state = int(info.state)
+    return FABRIC[state] if 0 < state < len(FABRIC) else None
 
 
 def _reading(nvml: Nvml, index: int, handle: Handle | None, at: float) -> GpuReading:

@@ -11,6 +11,7 @@ what is asked for is kept, so time and memory stay bounded whatever the log hold
     host:pid:tid [dev] NCCL INFO 24 coll channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer
     host:pid:tid [dev] NCCL INFO Pattern 4, crossNic 0, nChannels 8, bw 20.0/20.0, type PHB/PIX, sameChannels 1
     host:pid:tid [dev] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 3 nranks 8 cudaDev 3 … commId 0x2 - Init COMPLETE
+    host:pid:tid [dev] NCCL INFO comm 0x1 rank 3 nranks 8 cudaDev 3 busId 11000 commId 0x2 - Init COMPLETE   (to 2.19)
     host:pid:tid [dev] NCCL INFO AllReduce: 32768 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..7}
     host:pid:tid [dev] NCCL INFO Enabled NCCL Func/Proto/Algo Matrix: (and a table)
     [time] host:pid:tid [dev] file:line NCCL WARN …
@@ -40,7 +41,7 @@ INVALID = re.compile(rb"Invalid value (.*?) for (NCCL_\w{1,100}), using default 
 LINK = re.compile(rb"Channel \d+(?:/\d+)? : .* via (\S+)")
 CHANNELS = re.compile(rb"(\d+) coll channels.*?(\d+) p2p channels,")
 PATTERN = re.compile(rb"Pattern \d+, .*type (\S+?),")
-COMPLETE = re.compile(rb"ncclCommInit\w*.* rank (\d+) n[rR]anks (\d+) .*Init COMPLETE")
+COMPLETE = re.compile(rb"(?:ncclCommInit\w*|comm) .*?rank (\d+) n[rR]anks (\d+) .*Init COMPLETE")
 COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")
 CHOICE = re.compile(rb"(?:(\w+): +)?(\d+) Bytes -> Algo (\w+) proto (\w+)")
 MATRIX_HEAD = re.compile(rb" *Function \|(.*)\|(.*)")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from perfgate.host.nccl import variables_in_file
+from perfgate.host.public import public
 
 PREFIX = "NCCL_"
 HARMLESS = frozenset({"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_CONF_FILE"})
@@ -110,11 +111,15 @@ SENTENCES: Mapping[Route, str] = {
 
 SPOKEN: tuple[tuple[str, Route], ...] = (
     (r"PCIe-IPC all-reduce enabled", "pcie_ipc"),
-    (r"(?:FlashInfer|flashinfer) allreduce fusion (?:is )?enabled|allreduce_fusion_backend='(?!none)\w+'", "fusion"),
+    (r"FlashInfer AllReduce Fusion enabled|FlashInfer workspace initialized for rank", "fusion"),
     (r"All-reduce call path: NCCL|[Cc]ustom ?[Aa]ll-?[Rr]educe\w* is disabled", "nccl"),
     (r"\[AR\] Using \w*Custom|Registering \d+ cuda graph addresses", "custom"),
 )
-"""What a server's log says of its all-reduce, releases 0.5.8 to 0.5.23; the first that is found counts."""
+"""What a server's log says of what its all-reduce came to, releases 0.5.8 to 0.5.23 (read in their source); the first
+that is found counts. What was asked for (server_args) counts for nothing."""
+
+FUSION_FAILED = re.compile(r"Failed to initialize FlashInfer workspace(?: \(backend=\w{1,40}\))?: ([^\n]{0,300})")
+FUSION_OFF = "Disabling flashinfer allreduce fusion permanently"
 
 MAX_LOG = 8 * 1024 * 1024  # all of this is said while the server starts
 
@@ -124,12 +129,24 @@ class AllReduce:
     route: Route
     tuning_matters: bool | None
     sentence: str
+    prevented: str | None = None  # why FlashInfer's fusion, which was tried, is off
 
 
 def all_reduce_of(ranks: int, flags: Mapping[str, Any], log: str = "") -> AllReduce:
     """Which all-reduce a launch used: from its number of ranks, SGLang's flags (with dashes), and its log's text."""
-    route = _route(ranks, flags, log)
-    return AllReduce(route, None if route == "unknown" else route == "nccl", SENTENCES[route])
+    failed = _fusion_failed(log) if ranks > 1 else None
+    route = _route(ranks, flags, log, fusion=failed is None)
+    return AllReduce(route, None if route == "unknown" else route == "nccl", SENTENCES[route], failed)
+
+
+def _fusion_failed(log: str) -> str | None:
+    """One rank is enough: all or none fuse."""
+    if FUSION_OFF not in log:
+        return None
+    found = FUSION_FAILED.search(log)
+    reason = found[1].removesuffix(f"{FUSION_OFF}.").rstrip(" .") if found else "the log does not say why"
+    by_box = " (kernel.yama.ptrace_scope forbids pidfd_getfd)" if "pidfd_getfd" in reason else ""
+    return f"{public(reason)}{by_box}"
 
 
 def all_reduce_in(ranks: int, flags: Mapping[str, Any], log: Path) -> AllReduce:
@@ -142,12 +159,10 @@ def all_reduce_in(ranks: int, flags: Mapping[str, Any], log: Path) -> AllReduce:
     return all_reduce_of(ranks, flags, text)
 
 
-def _route(ranks: int, flags: Mapping[str, Any], log: str) -> Route:
+def _route(ranks: int, flags: Mapping[str, Any], log: str, *, fusion: bool) -> Route:
     if ranks <= 1:
         return "none"
-    said = next((route for pattern, route in SPOKEN if re.search(pattern, log)), None)
-    if said is not None:
-        return said
-    if flags.get("enable-flashinfer-allreduce-fusion"):
-        return "fusion"
+    for pattern, route in SPOKEN:
+        if (fusion or route != "fusion") and re.search(pattern, log):
+            return route
     return "nccl" if flags.get("disable-custom-all-reduce") else "unknown"

@@ -263,7 +263,10 @@ class SglangBench:
 
     def _read_canary(self, launch: LaunchId, when: Literal["before", "after"]) -> None:
         """One reading of the canary. A throw-away launch needs none."""
-        if launch.pair > 0 and (readings := self.canary.measure().readings):
+        if launch.pair == 0:
+            return
+        reading = self.canary.before_launch() if when == "before" else self.canary.measure()
+        if readings := reading.readings:
             name = launch.launch_id
             self.journal.append(r.Canary(id=f"{name}/canary/{when}", launch=name, when=when, readings=readings))
 

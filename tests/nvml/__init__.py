@@ -90,6 +90,10 @@ class Scene:
     def without(self, *functions: str) -> Scene:
         return self.machine(unsupported=",".join(functions))
 
+    def linked(self, links: int = 18) -> Scene:
+        """Cards with NVLink, all up, behind a switch that is set up."""
+        return self.all(nvlinks=links, nvlinks_all=links, fabric=3)
+
     def loaded(self) -> Scene:
         return self.all(**LOAD)
 
@@ -125,6 +129,7 @@ HEALTHY = Scene()
 
 def build(folder: Path) -> Path:
     """The library in `folder`, and CUDA's beside it. Needs a C compiler."""
+    folder.chmod(0o755)  # pytest makes folders for their owner alone
     build_cuda(folder)
     return _compiled(folder / LIBRARY, SOURCE)
 

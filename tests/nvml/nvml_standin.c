@@ -278,6 +278,22 @@ int nvmlDeviceGetTopologyCommonAncestor(device_t *one, device_t *other, int *out
     if (code == SUCCESS) *out = atoi(text);
     return code;
 }
+int nvmlDeviceGetNvLinkState(device_t *device, unsigned link, unsigned *out) {
+    unsigned up = 0;
+    int code = ask_number("nvmlDeviceGetNvLinkState", device, "nvlinks", &up);
+    unsigned all = up;
+    if (code == SUCCESS && ask_number("nvmlDeviceGetNvLinkState", device, "nvlinks_all", &all) != SUCCESS) all = up;
+    if (code == SUCCESS && link >= all) return INVALID;
+    if (code == SUCCESS) *out = link < up;
+    return code;
+}
+typedef struct { unsigned char cluster[16]; int status; unsigned clique; unsigned char state; } fabric_t;
+int nvmlDeviceGetGpuFabricInfo(device_t *device, fabric_t *out) {
+    unsigned state;
+    int code = ask_number("nvmlDeviceGetGpuFabricInfo", device, "fabric", &state);
+    if (code == SUCCESS) memset(out, 0, sizeof *out), out->state = (unsigned char)state;
+    return code;
+}
 static int processes(const char *function, device_t *device, const char *key, unsigned *count, process_t *out) {
     char text[512];
     unsigned found = 0;

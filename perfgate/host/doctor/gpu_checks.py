@@ -60,6 +60,7 @@ def gpu_checks(box: GpuBox, share: GpuShare = ALL_GPUS, *, named: bool = False) 
     yield from _mig(box.gpus)
     yield _alike(box.gpus)
     yield _links(box)
+    yield from _nvlinks(box.gpus)
     yield _held_back(box.readings)
     yield _power(box.gpus)
     yield from _modes(box.gpus)
@@ -165,6 +166,31 @@ def _links(box: GpuBox) -> Check:
         return Check(name="links", status="ok", text="the cards do not tell")
     at_rest = "" if _any_at_work(box) else "; idle links slow down, their speed is checked under load"
     return Check(name="links", status="ok", text=f"Gen{best} x{max(widths)}{at_rest}")
+
+
+def _nvlinks(gpus: Sequence[GpuFacts]) -> Iterator[Check]:
+    """Nothing on a box of PCIe cards."""
+    counts = {gpu.index: gpu.nvlinks for gpu in gpus if gpu.nvlinks is not None}
+    waiting = [gpu.index for gpu in gpus if gpu.fabric in ("not started", "in progress")]
+    if waiting:
+        yield Check(
+            name="nvlink",
+            status="fail",
+            text=f"the fabric of {_gpus(waiting)} is not set up",
+            why="without it CUDA does not start, or NCCL goes over PCIe",
+            remedy="sudo systemctl restart nvidia-fabricmanager; journalctl -u nvidia-fabricmanager",
+        )
+    elif counts and min(counts.values()) < max(counts.values()):
+        fewer = [index for index, count in counts.items() if count < max(counts.values())]
+        yield Check(
+            name="nvlink",
+            status="fail",
+            text=f"{_gpus(fewer)}: {min(counts.values())} links up, the others have {max(counts.values())}",
+            why="all-reduce runs at the pace of the GPU with the fewest",
+            remedy="nvidia-smi nvlink --status; sudo dmesg | grep -i -e xid -e nvlink",
+        )
+    elif counts and max(counts.values()):
+        yield Check(name="nvlink", status="ok", text=f"{max(counts.values())} links up on each GPU")
 
 
 def _link(gpu: GpuFacts, reading: GpuReading) -> Iterator[str]:

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.nvml import HEALTHY, Scene, environment
+from tests.nvml import HEALTHY, Scene, environment, nvcc
 
 
 @pytest.fixture
 def box(tmp_path: Path) -> Path:
     file = tmp_path / "box.yml"
-    nccl = {"NCCL_PROTO": "LL"}
-    file.write_text(yaml.safe_dump({"name": "pro6000x8", "state_dir": str(tmp_path / "state"), "nccl": nccl}))
+    about = {"nccl": {"NCCL_PROTO": "LL"}, "tools": {"nvcc": str(nvcc(tmp_path / "cuda"))}}
+    file.write_text(yaml.safe_dump({"name": "pro6000x8", "state_dir": str(tmp_path / "state"), **about}))
     return file
 
 

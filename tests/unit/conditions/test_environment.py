@@ -199,6 +199,49 @@ def test_other_worker_room_and_all_reduce_are_explained() -> None:
     assert "head has room for 1 tokens, base has room for 812345 tokens" in explained(seen)
 
 
+def reported(channels: int, link: str, ranks: int = 8) -> dict[str, object]:
+    return {"ranks": [{"rank": n, "coll_channels": channels, "links": {link: 16}, "invalid": {}} for n in range(ranks)]}
+
+
+def test_what_nccl_reports_otherwise_under_the_same_variables_is_told_and_excuses_nothing() -> None:
+    """The story: both were given the same, and one went another way."""
+
+    def other(box: LaunchBox) -> LaunchBox:
+        on_head = box.side is r.Side.HEAD
+        return replace(box, launch_system={"nccl": reported(2, "SHM/direct") if on_head else reported(24, "P2P/IPC")})
+
+    seen = assessed(other)
+    assert texts(seen) == []
+    told = "NCCL of head reports 2 channels through SHM/direct, of base 24 channels through P2P/IPC"
+    assert told in explained(seen)
+    assert "nccl_reports_differ" in [one.code for one in seen.notices]
+
+
+def test_one_rank_that_goes_another_way_is_named() -> None:
+    def other(box: LaunchBox) -> LaunchBox:
+        report = reported(24, "P2P/IPC")
+        if box.side is r.Side.HEAD:
+            report["ranks"][3]["links"] = {"SHM/direct": 16}  # type: ignore[index]
+        return replace(box, launch_system={"nccl": report})
+
+    told = "NCCL of head rank 3 reports 24 channels through SHM/direct, of base 24 channels through P2P/IPC"
+    assert told in explained(assessed(other))
+
+
+def test_the_same_reports_are_the_same_and_no_report_is_nothing() -> None:
+    same = assessed(lambda box: replace(box, launch_system={"nccl": reported(24, "P2P/IPC")}))
+    sentences = [one.sentence for one in same.environment.same]
+    assert "NCCL reports the same on both sides: 24 channels through P2P/IPC" in sentences
+    assert not any("NCCL reports" in one.sentence for one in assessed(lambda box: box).environment.same)
+
+
+def test_a_fusion_that_the_box_prevents_is_told_though_both_sides_lack_it() -> None:
+    way = {"all_reduce": {"route": "nccl", "prevented": "pidfd_getfd: Operation not permitted"}}
+    seen = assessed(lambda box: replace(box, launch_system=way))
+    assert texts(seen) == []
+    assert [one.code for one in seen.notices] == ["all_reduce_prevented"]
+
+
 # ------------------------------------------------------------------------------------------------ GPUs
 
 

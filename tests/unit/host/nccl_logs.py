@@ -21,8 +21,8 @@ def rank_lines(rank: int, ranks: int = 8, release: str = "2.27.5") -> list[str]:
     """All that one rank says while it starts, with the story's tuning."""
     say = sender(rank)
     nvls = "" if release < "2.19" else " 0 nvls channels,"
-    init = "ncclCommInitRankConfig" if release >= "2.20" else "ncclCommInitRank"
-    communicator = f"{init} comm 0x5a{rank}0 rank {rank} nranks {ranks} cudaDev {rank} busId 11000 commId 0x77"
+    init = "ncclCommInitRankConfig " if release >= "2.20" else ""
+    communicator = f"{init}comm 0x5a{rank}0 rank {rank} nranks {ranks} cudaDev {rank} busId 11000 commId 0x77"
     lines = [
         f"{say}Bootstrap: Using eno1:10.20.30.40<0>",
         f"{say}NCCL_PROTO set by environment to LL",

@@ -113,16 +113,52 @@ def reading(index: int, clock: int | None, gen: int | None = 5) -> GpuReading:
 
 
 def test_clocks_are_those_under_load() -> None:
-    """Idle at both ends, busy in the middle; the second card tells nothing of its clock."""
+    """A heat cap shows after a while; the second card tells nothing of its clock."""
     seen = [
         [reading(0, clock, gen), reading(1, None)]
-        for clock, gen in ((180, 1), (2400, 5), (2385, 5), (2370, 5), (600, 1))
+        for clock, gen in ((2400, 4), (2385, 5), (1900, 5), (1900, 5), (1895, 5))
     ]
     assert clocks_under_load(seen) == {
-        "gpu0_sm_clock_mhz": (2385.0,),
+        "gpu0_sm_clock_mhz": (1900.0,),
         "gpu0_pcie_gen": (5.0,),
         "gpu1_pcie_gen": (5.0,),
     }
+
+
+LOADED = """
+import json, sys, time
+for _ in sys.stdin:
+    time.sleep(0.3)
+    print('{"load": "begins"}', flush=True); open(MARK, "w").close(); time.sleep(0.6)
+    import os; os.unlink(MARK); print('{"load": "ends"}', flush=True); time.sleep(0.3)
+    print('{"readings": {"compute_ms": [1.5]}, "notes": []}', flush=True)
+"""
+
+
+def test_clocks_are_read_inside_the_load_alone(tmp_path: Path) -> None:
+    mark = tmp_path / "load"
+
+    def read(_at: float) -> list[GpuReading]:
+        return [reading(0, 1900 if mark.exists() else 180)]
+
+    with CanaryProcess(program(tmp_path, LOADED.replace("MARK", repr(str(mark)))), read) as canary:
+        assert canary.measure().readings["gpu0_sm_clock_mhz"] == (1900.0,)
+
+
+def test_there_is_one_reading_between_two_launches() -> None:
+    with CanaryProcess(SETUP) as canary:
+        first = canary.before_launch()
+        assert canary.before_launch() is first
+        after = canary.measure()
+        assert after is not first
+        assert canary.before_launch() is after
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1.0", "0"])
+def test_numbers_that_are_none_are_no_reading(tmp_path: Path, value: str) -> None:
+    text = f'print(\'{{"readings": {{"compute_ms": [{value}]}}, "notes": []}}\', flush=True); input(); input()'
+    with CanaryProcess(program(tmp_path, text)) as canary:
+        assert canary.measure().readings == {}
 
 
 def test_without_gpus_there_are_no_clocks() -> None:

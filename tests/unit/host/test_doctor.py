@@ -448,3 +448,15 @@ def test_the_isolation_that_the_box_file_means_is_told(
 
     monkeypatch.setattr(trial, "available", refused)
     assert isolation_check(BoxFile(run_as=run_as)).name == f"isolation: {meant}"
+
+
+def test_nvlink_and_its_fabric(examine: Examine) -> None:
+    seen = examine(HEALTHY.linked())
+    assert found(seen, "nvlink").text == "18 links up on each GPU"
+    assert [gpu["nvlinks"] for gpu in seen.fingerprint["gpus"]] == [18] * 8
+    assert {gpu["fabric"] for gpu in seen.fingerprint["gpus"]} == {"completed"}
+    fewer = found(examine(HEALTHY.linked().gpu(3, nvlinks=16)), "nvlink")
+    assert (fewer.status, fewer.text) == ("fail", "GPU 3: 16 links up, the others have 18")
+    waiting = found(examine(HEALTHY.linked().gpu(2, fabric=2)), "nvlink")
+    assert (waiting.status, "fabricmanager" in waiting.remedy) == ("fail", True)
+    assert not [check for check in examine(HEALTHY).checks if check.name == "nvlink"]

@@ -181,7 +181,16 @@ def test_the_file_that_is_named_comes_first(tmp_path: Path) -> None:
         (8, {}, "CustomAllReduceV2 is disabled because your platform lacks GPU P2P capability", "nccl", True),
         (8, {}, "[AR] All-reduce call path: NCCL (custom AR disabled)", "nccl", True),
         (2, {}, "[2026-11-30 10:00:00 TP0] Registering 1234 cuda graph addresses", "custom", False),
-        (8, {"enable-flashinfer-allreduce-fusion": True}, "", "fusion", False),
+        (8, {"enable-flashinfer-allreduce-fusion": True}, "", "unknown", None),
+        (8, {}, "server_args=ServerArgs(flashinfer_allreduce_fusion_backend='auto', tp_size=8)", "unknown", None),
+        (8, {}, "[TP2] FlashInfer workspace initialized for rank 2, world_size 8, backend trtllm", "fusion", False),
+        (
+            8,
+            {},
+            "FlashInfer AllReduce Fusion enabled and workspace initialized: backend=trtllm, rank=0, world_size=8",
+            "fusion",
+            False,
+        ),
         (
             8,
             {},
@@ -205,6 +214,21 @@ def test_which_all_reduce_was_active(
     assert (seen.route, seen.tuning_matters) == (route, matters)
     (tmp_path / "log").write_text(log)
     assert all_reduce_in(ranks, flags, tmp_path / "log") == seen
+
+
+FAILED = (
+    "[TP0] server_args=ServerArgs(flashinfer_allreduce_fusion_backend='auto')\n"
+    "[TP3] FlashInfer workspace initialized for rank 3, world_size 8, backend trtllm\n"
+    "[TP0] Failed to initialize FlashInfer workspace (backend=trtllm): pidfd_getfd: Operation not permitted."
+    " Disabling flashinfer allreduce fusion permanently.\n"
+    "Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs.\n"
+)
+
+
+def test_a_fusion_that_was_asked_for_and_failed_is_told_with_what_prevents_it() -> None:
+    seen = all_reduce_of(8, {"enable-flashinfer-allreduce-fusion": True}, FAILED)
+    assert (seen.route, seen.tuning_matters) == ("nccl", True)
+    assert seen.prevented == ("pidfd_getfd: Operation not permitted (kernel.yama.ptrace_scope forbids pidfd_getfd)")
 
 
 def test_names_of_this_machine_do_not_leave_it() -> None:
