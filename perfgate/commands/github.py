@@ -19,7 +19,7 @@ app = typer.Typer()
 @app.command()
 def respond() -> None:
     """On GitHub: answer the event that started this workflow. Who asks for what, and may they?"""
-    from perfgate.github.steps import respond_step
+    from perfgate.github.respond import respond_step
 
     respond_step(os.environ)
 
@@ -38,7 +38,7 @@ def publish(
     artifact: Annotated[Path, typer.Argument(help="Folder with what the box sent: result.json, or one zip.")],
 ) -> None:
     """On GitHub: say what was measured. The comment, the check, the job summary."""
-    from perfgate.github.steps import publish_step
+    from perfgate.github.publish import publish_step
 
     raise typer.Exit(int(publish_step(os.environ, artifact)))
 

@@ -266,6 +266,12 @@ class GithubRules(_Model):
     )
     label: str = Field("perfgate", min_length=1, max_length=50, description="for `auto: label`; dropped on push")
     who: Who = Field(Who(), description="the least permission for each command")
+    ci_permissions: str = Field(
+        "",
+        max_length=200,
+        description="path of SGLang's file of CI permissions on the base branch; who may start its CI may `run` then,"
+        " who may rerun its CI may `rerun`",
+    )
     fail_on: list[Literal["inconclusive", "environment", "bench_failed", "build_failed"]] = Field(
         [], description="verdicts that fail the check too; by themselves they are neutral, and neutral lets a PR merge"
     )

@@ -32,7 +32,7 @@ from perfgate.run.public import write_public
 from perfgate.store.folders import Store
 from perfgate.text import visible
 
-WAIT_FOR_BOX_S = 30 * 60.0  # where another runner's gate has the box; a part of respond.SLACK_MINUTES
+WAIT_FOR_BOX_S = 30 * 60.0  # where another runner's gate has the box; a part of decide.SLACK_MINUTES
 MAX_REASON = 300
 RUNNERS = ("Runner.Worker", "Runner.Listener")
 SECRETS = ("GITHUB_TOKEN", "PERFGATE_FETCH_TOKEN", "ACTIONS_RUNTIME_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
@@ -124,5 +124,6 @@ def gate_request(request: Request, repository: Path, box: Path, hidden: tuple[Pa
         measure=request.recipes,
         wait_s=WAIT_FOR_BOX_S,
         hidden=hidden,
+        workflow_run=request.run,
         pr=PullRequest(repository=request.repository, number=request.pr) if request.pr else None,
     )

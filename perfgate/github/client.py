@@ -1,14 +1,17 @@
 """The few calls to GitHub that perfgate makes, each with its retry rule and one clear sentence when it fails.
 
-What may be repeated blindly (GET, PATCH, PUT) PyGithub repeats. A POST is repeated only after looking whether the
+What may be repeated blindly (GET, PATCH, DELETE) PyGithub repeats. A POST is repeated only after looking whether the
 first one came through, because it would make a second comment. A dropped connection says nothing about that.
+
+Answers are read as plain JSON: what does not look as described (an empty object, a page of HTML from a proxy) is one
+sentence, too.
 """
 
 from __future__ import annotations
 
-import json
+import base64
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,23 +19,24 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import github
-from github.CheckRun import CheckRun
 from github.GithubException import GithubException, RateLimitExceededException
 from github.GithubRetry import GithubRetry
-from github.IssueComment import IssueComment
 from requests import RequestException
 
 from perfgate.errors import Exit, PerfgateError
-from perfgate.github.access import GHOST, Person, level_of
-from perfgate.github.events import is_fork
+from perfgate.github.events import GHOST, Person, is_fork
 from perfgate.github.job import Job
 from perfgate.text import visible
 
 T = TypeVar("T")
 
 TRANSIENT = (429, 500, 502, 503, 504)
-REPEATABLE = frozenset({"GET", "HEAD", "PUT", "PATCH", "DELETE"})
+REPEATABLE = frozenset({"GET", "HEAD", "PATCH", "DELETE"})
 USER_AGENT = "perfgate"
+CHECK_NAME = "perfgate"
+PAGE = 100  # things in one answer, the most that GitHub gives
+MOST_PAGES = 100
+LEVELS = ("none", "read", "triage", "write", "maintain", "admin")
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,9 @@ class Patience:
     between_requests_s: float = 0.25
     between_writes_s: float = 1.0
 
-    def wait_s(self, attempt: int) -> float:
-        return min(self.first_wait_s * 2.0**attempt, self.longest_wait_s)
+    def wait_s(self, attempt: int, asked_s: float | None) -> float:
+        """Before another try; at least what GitHub asks for, within reason."""
+        return min(max(self.first_wait_s * 2.0**attempt, asked_s or 0.0), self.longest_wait_s)
 
 
 class GithubError(PerfgateError):
@@ -55,9 +60,24 @@ class GithubError(PerfgateError):
 
     exit_code = Exit.CANNOT
 
-    def __init__(self, what: str, *, remedy: str, status: int | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        remedy: str,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        strange: bool = False,
+    ) -> None:
         super().__init__(what, where="GitHub", remedy=remedy)
         self.status = status
+        self.retry_after_s = retry_after_s
+        self.strange = strange  # an answer, but none of GitHub's
+
+    @property
+    def passing(self) -> bool:
+        """Whether it may be gone at the next try. Without a status: the connection was dropped."""
+        return self.status is None or self.status in TRANSIENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +86,8 @@ class Pull:
 
     number: int
     open: bool
+    draft: bool
+    locked: bool  # nobody may comment
     head: str
     fork: bool
     base_ref: str  # name of the branch it goes to
@@ -85,17 +107,13 @@ class Remark:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A check run of perfgate's on a commit."""
+    """A check run of perfgate's name on a commit."""
 
     id: int
     external_id: str
     status: str
     conclusion: str | None
     completed_at: datetime | None
-    url: str
-
-
-CHECK_NAME = "perfgate"
 
 
 class Client:
@@ -105,191 +123,196 @@ class Client:
         if not job.token:
             raise GithubError("no token", remedy="pass `token: ${{ github.token }}` to the action")
         self._patience = patience
-        self._github = github.Github(
+        self._requester = github.Github(
             auth=github.Auth.Token(job.token),
             base_url=job.api_url,
             user_agent=USER_AGENT,
-            per_page=100,
             timeout=patience.timeout_s,
             retry=_retry(patience),
             seconds_between_requests=patience.between_requests_s,
             seconds_between_writes=patience.between_writes_s,
             lazy=True,
-        )
+        ).requester
         self._author = job.author
-        self._repository = self._github.get_repo(job.repository)
         self._base = f"/repos/{job.repository}"
 
     # ---------------------------------------------------------------------------------------- reading
 
     def pull(self, number: int) -> Pull:
-        data = self._get(f"{self._base}/pulls/{number}", "read the pull request", "pull-requests: read")
-        head, base = data["head"], data["base"]
-        return Pull(
-            number=data["number"],
-            open=data["state"] == "open",
-            head=head["sha"],
-            fork=is_fork((head.get("repo") or {}).get("full_name"), (base.get("repo") or {}).get("full_name")),
-            base_ref=base["ref"],
-            author=_person(data["user"]),
-            labels=tuple(label["name"] for label in data["labels"]),
-        )
+        return self._read(f"pulls/{number}", "read the pull request", "pull-requests: read", _pull)
 
     def resolve(self, ref: str) -> str:
         """The full SHA that a ref of this repository names now: a branch, a tag, a SHA, "heads/main"."""
-        path = f"{self._base}/commits/{quote(ref, safe='')}"
-        return str(self._get(path, "find the commit", "contents: read")["sha"])
+        return self._read(
+            f"commits/{quote(ref, safe='')}", "find the commit", "contents: read", lambda data: str(data["sha"])
+        )
+
+    def names(self, ref: str, sha: str) -> bool:
+        """Whether `ref` is a branch or a tag of this repository that names this commit."""
+        for kind in ("heads", "tags"):
+            try:
+                if self.resolve(f"{kind}/{ref}") == sha:
+                    return True
+            except GithubError as error:
+                if error.status not in (404, 422):
+                    raise
+        return False
 
     def level(self, person: Person) -> str:
-        """What somebody may do here: one of access.LEVELS. A login that now belongs to another account has no say."""
-        path = f"{self._base}/collaborators/{person.login}/permission"
-        try:
-            data = self._get(path, "read the permission of who asks", "metadata: read")
-        except GithubError as error:
-            if error.status == 404:
-                return "none"
-            raise
-        user = data.get("user") or {}
-        return level_of(data["permission"], data.get("role_name")) if user.get("id") == person.id else "none"
+        """What somebody may do here: one of LEVELS. A login that now belongs to another account has no say."""
+
+        def parse(data: Any) -> str:
+            ours = (data.get("user") or {}).get("id") == person.id
+            return level_of(data["permission"], data.get("role_name")) if ours else "none"
+
+        path = f"collaborators/{quote(person.login, safe='')}/permission"
+        found = self._if_there(path, "read the permission of who asks", "metadata: read", parse)
+        return found or "none"
 
     def file(self, path: str, sha: str) -> str | None:
         """A text file at a commit; None where there is none. One read call, at most 1 MB by GitHub's own limit."""
-        try:
-            with _told("read a file", "contents: read"):
-                found = self._repository.get_contents(path, ref=sha)
-                if isinstance(found, list) or found.type != "file":
-                    return None
-                return found.decoded_content.decode("utf-8", errors="replace")
-        except GithubError as error:
-            if error.status == 404:
+
+        def parse(data: Any) -> str | None:
+            if isinstance(data, list) or data["type"] != "file":
                 return None
-            raise
+            return base64.b64decode(data["content"]).decode("utf-8", errors="replace")
+
+        return self._if_there(f"contents/{quote(path)}", "read a file", "contents: read", parse, ref=sha)
 
     def run_is_over(self, run: int) -> bool:
         """Whether a workflow run has ended, or is gone."""
-        try:
-            data = self._get(f"{self._base}/actions/runs/{run}", "read a workflow run", "actions: read")
-        except GithubError as error:
-            if error.status == 404:
-                return True
-            raise
-        return bool(data["status"] == "completed")
+        status = self._if_there(
+            f"actions/runs/{run}", "read a workflow run", "actions: read", lambda data: str(data["status"])
+        )
+        return status in (None, "completed")
 
     def remarks(self, number: int) -> Iterator[Remark]:
         """All comments of a pull request, oldest first, page by page."""
-        with _told("read the comments", "pull-requests: read"):
-            for comment in self._repository.get_issue(number).get_comments():
-                yield _remark(comment)
+        for page in range(1, MOST_PAGES + 1):
+            found = self._read(
+                f"issues/{number}/comments",
+                "read the comments",
+                "pull-requests: read",
+                lambda data: [_remark(one) for one in _list(data)],
+                per_page=str(PAGE),
+                page=str(page),
+            )
+            yield from found
+            if len(found) < PAGE:
+                return
 
     def remark(self, comment: int) -> Remark | None:
-        try:
-            data = self._get(f"{self._base}/issues/comments/{comment}", "read a comment", "pull-requests: read")
-        except GithubError as error:
-            if error.status == 404:
-                return None
-            raise
-        return Remark(
-            id=data["id"],
-            author=(data.get("user") or {}).get("login", ""),
-            body=data.get("body") or "",
-            url=data["html_url"],
-        )
+        return self._if_there(f"issues/comments/{comment}", "read a comment", "pull-requests: read", _remark)
 
-    def checks(self, sha: str) -> list[Check]:
-        """perfgate's check runs on a commit, newest first."""
-        with _told("read the checks", "checks: read"):
-            runs = self._repository.get_commit(sha).get_check_runs(check_name=CHECK_NAME, filter="all")
-            return sorted((_check(run) for run in runs), key=lambda check: check.id, reverse=True)
+    def checks(self, sha: str) -> tuple[Check, ...]:
+        """perfgate's check runs on a commit, newest first; those of every suite, not only the latest."""
+        found: list[Check] = []
+        for page in range(1, MOST_PAGES + 1):
+            more = self._read(
+                f"commits/{sha}/check-runs",
+                "read the checks",
+                "checks: read",
+                lambda data: [_check(one) for one in _list(data["check_runs"])],
+                check_name=CHECK_NAME,
+                filter="all",
+                per_page=str(PAGE),
+                page=str(page),
+            )
+            found += more
+            if len(more) < PAGE:
+                break
+        return tuple(sorted(found, key=lambda check: check.id, reverse=True))
 
     # ---------------------------------------------------------------------------------------- writing
 
-    def claim(self, comment: int) -> bool:
-        """Puts 👀 on a comment; False if it was there already, put by an earlier delivery of the same event.
-
-        GitHub answers 201 for a new reaction and 200 for one that exists. After a dropped connection a 200 may be
-        our own, so it then counts as new.
-        """
-        return self._react(comment, "eyes")
-
     def react(self, comment: int, content: str) -> None:
-        self._react(comment, content)
+        """Puts a reaction on a comment; twice is once."""
+        path = f"issues/comments/{comment}/reactions"
+        self._once(
+            lambda: self._write("POST", path, {"content": content}, "react to the comment", _PULLS), lambda: None
+        )
 
     def comment_once(self, number: int, body: str, marker: str) -> Remark:
         """A new comment. `marker` stands in `body`; a comment of ours that holds it already is not made again."""
 
         def create() -> Remark:
-            with _told("comment", "pull-requests: write"):
-                return _remark(self._repository.get_issue(number).create_comment(body))
+            return self._write("POST", f"issues/{number}/comments", {"body": body}, "comment", _PULLS, _remark)
 
-        def find() -> Remark | None:
-            ours = (one for one in self.remarks(number) if one.author == self._author and one.body.startswith(marker))
-            return next(ours, None)
+        return self._once(create, lambda: self.ours(number, marker))
 
-        return self._once(create, find)
+    def ours(self, number: int, marker: str) -> Remark | None:
+        """Our first comment that begins with this marker."""
+        found = (one for one in self.remarks(number) if one.author == self._author and one.body.startswith(marker))
+        return next(found, None)
 
     def edit_comment(self, comment: int, body: str) -> None:
-        with _told("edit the comment", "pull-requests: write"):
-            path = f"{self._base}/issues/comments/{comment}"
-            self._github.requester.requestJsonAndCheck("PATCH", path, input={"body": body})
+        path = f"issues/comments/{comment}"
+        self._again(lambda: self._write("PATCH", path, {"body": body}, "edit the comment", _PULLS, _remark))
 
     def delete_comment(self, comment: int) -> None:
-        with _told("take the comment back", "pull-requests: write"):
-            self._github.requester.requestJsonAndCheck("DELETE", f"{self._base}/issues/comments/{comment}")
+        self._write("DELETE", f"issues/comments/{comment}", None, "take the comment back", _PULLS)
 
-    def create_check(self, sha: str, external_id: str, details: dict[str, Any]) -> Check:
+    def create_check(self, sha: str, external_id: str, details: Mapping[str, Any]) -> Check:
         """A new check run, made once for an external id (its first word)."""
-
-        def create() -> Check:
-            with _told("create the check", "checks: write"):
-                made = self._repository.create_check_run(CHECK_NAME, sha, external_id=external_id, **details)
-                return _check(made)
+        body = {"name": CHECK_NAME, "head_sha": sha, "external_id": external_id, **details}
 
         def find() -> Check | None:
             name = external_id.split(" ")[0]
             return next((check for check in self.checks(sha) if check.external_id.split(" ")[0] == name), None)
 
-        return self._once(create, find)
+        return self._once(lambda: self._write("POST", "check-runs", body, "create the check", _CHECKS, _check), find)
 
-    def update_check(self, check: int, details: dict[str, Any]) -> Check:
+    def update_check(self, check: int, details: Mapping[str, Any]) -> None:
         """Changes a check run. `details` holds no annotations (a repeated PATCH would append them again)."""
-        with _told("update the check", "checks: write"):
-            run = self._repository.get_check_run(check)
-            run.edit(**details)
-            return _check(run)
+        path = f"check-runs/{check}"
+        self._again(lambda: self._write("PATCH", path, dict(details), "update the check", _CHECKS, _check))
 
-    def set_labels(self, number: int, labels: tuple[str, ...]) -> None:
-        path = f"{self._base}/issues/{number}/labels"
-        with _told("change the labels", "pull-requests: write"):
-            if labels:
-                self._github.requester.requestJsonAndCheck("PUT", path, input={"labels": list(labels)})
-            else:
-                self._github.requester.requestJsonAndCheck("DELETE", path)
+    def drop_label(self, number: int, label: str) -> None:
+        """Takes one label off and leaves all others alone, whoever put one on meanwhile."""
+        path = f"issues/{number}/labels/{quote(label, safe='')}"
+        try:
+            self._write("DELETE", path, None, "take the label off", _PULLS)
+        except GithubError as error:
+            if error.status != 404:
+                raise
 
     # ---------------------------------------------------------------------------------------- how
 
-    def _get(self, path: str, what: str, permission: str) -> dict[str, Any]:
+    def _read(self, path: str, what: str, permission: str, parse: Callable[[Any], T], **query: str) -> T:
         with _told(what, permission):
-            _, data = self._github.requester.requestJsonAndCheck("GET", path)
-            if not isinstance(data, dict):
-                raise GithubError(f"did not answer with an object: {what}", remedy="re-run the job")
-            return data
+            _, data = self._requester.requestJsonAndCheck("GET", f"{self._base}/{path}", parameters=query)
+            return parse(data)
 
-    def _react(self, comment: int, content: str) -> bool:
-        path = f"{self._base}/issues/comments/{comment}/reactions"
-        repeated = False
+    def _if_there(self, path: str, what: str, permission: str, parse: Callable[[Any], T], **query: str) -> T | None:
+        try:
+            return self._read(path, what, permission, parse, **query)
+        except GithubError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def _write(
+        self,
+        verb: str,
+        path: str,
+        body: dict[str, Any] | None,
+        what: str,
+        permission: str,
+        parse: Callable[[Any], T] = lambda _: None,  # type: ignore[assignment,return-value]
+    ) -> T:
+        with _told(what, permission):
+            _, data = self._requester.requestJsonAndCheck(verb, f"{self._base}/{path}", input=body)
+            return parse(data)
+
+    def _again(self, change: Callable[[], T]) -> T:
+        """A change that may be made twice, until its answer looks like one."""
         for attempt in range(self._patience.tries):
             try:
-                with _told("react to the comment", "pull-requests: write"):
-                    requester = self._github.requester
-                    status, headers, text = requester.requestJson("POST", path, input={"content": content})
-                    if status >= 400:
-                        raise requester.createException(status, headers, _message(text))
-                    return status == 201 or repeated
+                return change()
             except GithubError as error:
-                if not _passing(error) or attempt == self._patience.tries - 1:
+                if not error.strange or attempt == self._patience.tries - 1:  # PyGithub has repeated the others
                     raise
-                repeated = True
-                time.sleep(self._patience.wait_s(attempt))
+                time.sleep(self._patience.wait_s(attempt, None))
         raise AssertionError("unreachable")
 
     def _once(self, create: Callable[[], T], find: Callable[[], T | None]) -> T:
@@ -298,13 +321,26 @@ class Client:
             try:
                 return create()
             except GithubError as error:
-                if not _passing(error) or attempt == self._patience.tries - 1:
+                if not error.passing or attempt == self._patience.tries - 1:
                     raise
-                time.sleep(self._patience.wait_s(attempt))
+                time.sleep(self._patience.wait_s(attempt, error.retry_after_s))
                 found = find()
                 if found is not None:
                     return found
         raise AssertionError("unreachable")
+
+
+_PULLS, _CHECKS = "pull-requests: write", "checks: write"
+
+
+def level_of(permission: str, role: str | None) -> str:
+    """The level in LEVELS. GitHub's `permission` folds maintain into write and triage into read; `role_name` does not.
+
+    A role of an organisation's own making is worth the permission it is built on.
+    """
+    if role in LEVELS:
+        return str(role)
+    return permission if permission in LEVELS else "none"
 
 
 def _retry(patience: Patience) -> GithubRetry:
@@ -321,7 +357,7 @@ def _retry(patience: Patience) -> GithubRetry:
 
 @contextmanager
 def _told(what: str, permission: str) -> Iterator[None]:
-    """Turns what PyGithub and requests raise into one sentence with a next step."""
+    """Turns what PyGithub and requests raise, and what an answer lacks, into one sentence with a next step."""
     try:
         yield
     except GithubException as error:
@@ -330,8 +366,12 @@ def _told(what: str, permission: str) -> Iterator[None]:
         raise GithubError(
             f"did not answer: {what} ({type(error).__name__})", remedy="re-run the job when GitHub is well again"
         ) from error
-    except (KeyError, TypeError, AttributeError) as error:
-        raise GithubError(f"answered something else than expected: {what}", remedy="re-run the job") from error
+    except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, AssertionError) as error:
+        raise GithubError(
+            f"answered something else than expected: {what}",
+            remedy="re-run the job; is there a proxy on the way?",
+            strange=True,
+        ) from error
 
 
 def _explained(error: GithubException, what: str, permission: str) -> GithubError:
@@ -339,7 +379,10 @@ def _explained(error: GithubException, what: str, permission: str) -> GithubErro
     said = visible(error.message or "", 200)
     headers = {name.lower(): value for name, value in (error.headers or {}).items()}
     if isinstance(error, RateLimitExceededException) or status == 429 or "retry-after" in headers:
-        return GithubError(f"limits our rate: {what}", remedy="re-run the job in an hour", status=429)
+        wait = _seconds(headers.get("retry-after"))
+        return GithubError(
+            f"limits our rate: {what}", remedy="re-run the job in an hour", status=429, retry_after_s=wait
+        )
     match status:
         case 401:
             return GithubError(f"does not know the token: {what}", remedy="re-run the job for a new one", status=401)
@@ -353,38 +396,58 @@ def _explained(error: GithubException, what: str, permission: str) -> GithubErro
             return GithubError(f"refuses: {what}: {said} ({status})", remedy="see the message", status=status)
 
 
-def _passing(error: GithubError) -> bool:
-    """Whether a failure may be gone at the next try. Without a status: the connection was dropped."""
-    return error.status is None or error.status in TRANSIENT
+def _seconds(text: object) -> float | None:
+    """Of a Retry-After header; GitHub gives seconds, proxies may give a date."""
+    return float(str(text)) if str(text).isascii() and str(text).isdigit() else None
 
 
-def _message(text: object) -> dict[str, Any]:
-    """The body of an error, as PyGithub takes it."""
-    try:
-        body = json.loads(str(text))
-    except ValueError:
-        body = None
-    return body if isinstance(body, dict) else {"message": str(text)[:200]}
+def _seconds(text: object) -> float | None:
+    """Of a Retry-After header; GitHub gives seconds, proxies may give a date."""
+    return float(str(text)) if str(text).isascii() and str(text).isdigit() else None
 
 
-def _person(user: dict[str, Any] | None) -> Person:
+def _list(data: Any) -> list[Any]:
+    if not isinstance(data, list):
+        raise TypeError("no list")
+    return data
+
+
+def _pull(data: Any) -> Pull:
+    head, base = data["head"], data["base"]
+    return Pull(
+        number=data["number"],
+        open=data["state"] == "open",
+        draft=bool(data.get("draft")),
+        locked=bool(data.get("locked")),
+        head=head["sha"],
+        fork=is_fork((head.get("repo") or {}).get("full_name"), (base.get("repo") or {}).get("full_name")),
+        base_ref=base["ref"],
+        author=_person(data["user"]),
+        labels=tuple(label["name"] for label in data["labels"]),
+    )
+
+
+def _person(user: Mapping[str, Any] | None) -> Person:
     if user is None:
         return GHOST
     return Person(user["login"], user["id"], bot=user.get("type") == "Bot")
 
 
-def _remark(comment: IssueComment) -> Remark:
-    """Attributes only: `raw_data` would fetch each comment of a list again."""
-    user = comment.user
-    return Remark(id=comment.id, author=user.login if user else "", body=comment.body or "", url=comment.html_url)
+def _remark(data: Any) -> Remark:
+    return Remark(
+        id=int(data["id"]),
+        author=(data.get("user") or {}).get("login", ""),
+        body=data.get("body") or "",
+        url=str(data["html_url"]),
+    )
 
 
-def _check(run: CheckRun) -> Check:
+def _check(data: Any) -> Check:
+    ended = data.get("completed_at")
     return Check(
-        id=run.id,
-        external_id=run.external_id or "",
-        status=run.status,
-        conclusion=run.conclusion,
-        completed_at=run.completed_at,
-        url=run.html_url or "",
+        id=int(data["id"]),
+        external_id=data.get("external_id") or "",
+        status=str(data["status"]),
+        conclusion=data.get("conclusion"),
+        completed_at=datetime.fromisoformat(ended) if ended else None,
     )

@@ -1,12 +1,13 @@
 """What a comment asks for. One command, the whole first line, nothing clever.
 
-    /perfgate run [SHA]        SHA: at least 7 hex digits of the head that was read
+    /perfgate run [SHA]        SHA: the head that was read; of a fork all 40 digits
     /perfgate rerun [recipe…]
     /perfgate cancel
     /perfgate accept REASON
     /perfgate help
 
-The text is a stranger's: what is not exactly this grammar is `Malformed`, what does not begin with the word is nothing.
+Capitals do not matter in the first two words, nor do up to three blanks before them, as in Markdown. The text is a
+stranger's: what is not exactly this grammar is `Malformed`, what does not begin with the word is nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ MAX_RECIPES = 8
 
 _SHA = re.compile(r"[0-9a-f]{7,40}")
 _RECIPE = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_BEGIN = re.compile(rf" {{0,3}}{WORD}(?=[ \t]|$)", re.IGNORECASE | re.ASCII)
 _BLANKS = re.compile(r"[ \t]+")
 
 
@@ -63,10 +65,10 @@ class Malformed:
 Command: TypeAlias = Run | Rerun | Cancel | Accept | Help
 
 USAGE = (
-    "`/perfgate run [SHA]`: measure this head. For a fork the SHA (7 digits or more) of the head you read is required.",
+    "`/perfgate run [SHA]`: measure this head. For a fork the full SHA of the head you read is required.",
     "`/perfgate rerun [recipe…]`: add pairs to the evidence of the head that was measured.",
     "`/perfgate cancel`: stop the measurement of this pull request.",
-    "`/perfgate accept REASON`: accept the loss of this head; the check becomes neutral.",
+    "`/perfgate accept REASON`: accept the loss that was measured last; the check becomes neutral.",
     "`/perfgate help`: this list.",
 )
 
@@ -74,15 +76,16 @@ USAGE = (
 def parse_command(body: str) -> Command | Malformed | None:
     """The command of a comment; None for a comment that is none of our business."""
     line = body.split("\n", 1)[0].removesuffix("\r")
-    if not (line == WORD or line.startswith((WORD + " ", WORD + "\t"))):
+    begin = _BEGIN.match(line[: len(WORD) + 4])
+    if begin is None:
         return None
     if len(line) > MAX_LINE:
         return Malformed(f"The first line is longer than {MAX_LINE} characters.")
     if not line.replace("\t", " ").isprintable():
         return Malformed("The first line holds characters that cannot be seen.")
-    rest = line[len(WORD) :].strip(" \t")
+    rest = line[begin.end() :].strip(" \t")
     verb, _, arguments = _BLANKS.sub(" ", rest).partition(" ")
-    return _parse(verb, arguments)
+    return _parse(verb.lower(), arguments)
 
 
 def _parse(verb: str, arguments: str) -> Command | Malformed:

@@ -2,7 +2,8 @@
 
     <!-- perfgate -->                 the marker, first in the comment; together with the author it makes it ours
     <!-- perfgate:state {…} -->       what happened so far, for the next job to read
-    the newest run's text
+    what is the case now              a first line of its own for each state, and what belongs to it
+    <!-- perfgate:measured -->        then the report of what was measured last; it stays while other things happen
     <!-- perfgate:earlier -->         and from here what happened before, folded
 
 The state is data of moderate trust (maintainers can edit a bot's comment): validated, bounded, never executed. It can
@@ -12,12 +13,15 @@ only make a check stricter (a regression that stands) or say what a maintainer c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from perfgate.github.client import Check
 from perfgate.github.events import FullSha, Login
 from perfgate.records import Verdict
 from perfgate.report.comment import COMMENT_LIMIT, length
@@ -26,6 +30,7 @@ from perfgate.text import visible
 MARKER = "<!-- perfgate -->"
 STATE_BEGIN = "<!-- perfgate:state "
 STATE_END = " -->"
+MEASURED = "<!-- perfgate:measured -->"
 EARLIER = "<!-- perfgate:earlier -->"
 MAX_ENTRIES = 8
 MAX_OLD_REGRESSIONS = 4
@@ -55,6 +60,7 @@ class Entry(_State):
     measured: RunId | None = None  # perfgate's own run id
     contains: tuple[RunId, ...] = Field((), max_length=1000)  # runs whose evidence it includes
     stale: bool = False  # the head had moved when it ended
+    comment: int | None = Field(None, gt=0)  # that asked for it
 
     @property
     def order(self) -> tuple[int, int]:
@@ -63,6 +69,11 @@ class Entry(_State):
     @property
     def open(self) -> bool:
         return self.word in ("queued", "running")
+
+    @property
+    def told(self) -> bool:
+        """Whether it came to a verdict about its head: neither open, nor given up."""
+        return not self.open and self.word != "cancelled"
 
     @property
     def trees(self) -> tuple[str, str] | None:
@@ -76,12 +87,20 @@ class Accepted(_State):
     by: Login
     reason: str = Field(max_length=300)
     at: datetime
+    comment: int | None = Field(None, gt=0)  # that said so
+    base_tree: FullSha | None = None  # against which the loss was measured
 
 
 class State(_State):
     v: Literal[1] = 1
     entries: tuple[Entry, ...] = Field((), max_length=50)  # newest first
     accepted: tuple[Accepted, ...] = Field((), max_length=50)
+    report: tuple[int, int] | None = None  # whose report stands in the comment
+
+    @property
+    def reported(self) -> Entry | None:
+        """Whose report stands in the comment."""
+        return self.entry(self.report) if self.report else None
 
     @property
     def newest(self) -> Entry | None:
@@ -102,11 +121,14 @@ class State(_State):
         return self.model_copy(update={"entries": tuple(map(_short(kept), kept))})
 
     def with_accepted(self, accepted: Accepted) -> State:
-        others = tuple(one for one in self.accepted if one.head != accepted.head)
+        same = (accepted.head, accepted.base_tree)
+        others = tuple(one for one in self.accepted if (one.head, one.base_tree) != same)
         return self.model_copy(update={"accepted": (accepted, *others)[:MAX_ACCEPTED]})
 
-    def accepted_for(self, head: str) -> Accepted | None:
-        return next((one for one in self.accepted if one.head == head), None)
+    def accepted_for(self, entry: Entry) -> Accepted | None:
+        """Who accepted the loss of this head against this base."""
+        fits = (one for one in self.accepted if one.head == entry.head and one.base_tree in (None, entry.base_tree))
+        return next(fits, None)
 
 
 def _short(kept: list[Entry]) -> Callable[[Entry], Entry]:
@@ -147,12 +169,24 @@ def now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
+@dataclass(frozen=True)
+class Own:
+    """perfgate's comment as it was read; `id` None: there is none yet."""
+
+    id: int | None = None
+    body: str = ""
+    url: str = ""
+
+    @property
+    def state(self) -> State:
+        return state_of(self.body)
+
+    @property
+    def text(self) -> Text:
+        return text_of(self.body)
+
+
 # ------------------------------------------------------------------------------------------------ text
-
-
-def is_ours(author: str, body: str, expected_author: str) -> bool:
-    """Marker and author: anybody can write the marker, nobody but the workflow writes as its token."""
-    return author == expected_author and body.startswith(MARKER)
 
 
 def state_of(body: str) -> State:
@@ -167,10 +201,21 @@ def state_of(body: str) -> State:
         return State()
 
 
-def text_of_newest(body: str) -> str:
-    """The newest run's text in a comment of ours."""
+@dataclass(frozen=True)
+class Text:
+    """What a person reads in the comment."""
+
+    now: str = ""  # what is the case
+    report: str = ""  # of what was measured last, without its first line
+    earlier: str = ""
+
+
+def text_of(body: str) -> Text:
+    """The text in a comment of ours."""
     parts = body.split("\n", 2)
-    return parts[2].split(EARLIER, 1)[0].strip("\n") if len(parts) == 3 else ""
+    shown, _, earlier = (parts[2] if len(parts) == 3 else "").partition(EARLIER)
+    now, _, report = shown.partition(MEASURED)
+    return Text(now.strip("\n"), report.strip("\n"), earlier.strip("\n"))
 
 
 def state_line(state: State) -> str:
@@ -181,12 +226,80 @@ def state_line(state: State) -> str:
     return f"{STATE_BEGIN}{text}{STATE_END}"
 
 
-def room_for_text(state: State, earlier: str) -> int:
-    """Characters that are left for the newest run's text."""
-    return COMMENT_LIMIT - length(assemble(state, "", earlier)) - 16
+def room_for_report(state: State, text: Text) -> int:
+    """Characters that are left for the report."""
+    return COMMENT_LIMIT - length(assemble(state, replace(text, report=""))) - len(MEASURED) - 16
 
 
-def assemble(state: State, text: str, earlier: str) -> str:
+def assemble(state: State, text: Text) -> str:
     """The whole comment."""
-    parts = [MARKER, state_line(state), text.replace(EARLIER, ""), EARLIER]
-    return "\n".join([*parts, earlier] if earlier else parts)
+    parts = [MARKER, state_line(state), _unmarked(text.now)]
+    parts += [MEASURED, _unmarked(text.report)] if text.report else []
+    parts += [EARLIER, text.earlier] if text.earlier else [EARLIER]
+    return "\n".join(parts)
+
+
+_NEXT_STEP = re.compile(r"^\*\*What next\.\*\*.*\n*", re.MULTILINE)
+
+
+def without_next_step(report: str) -> str:
+    """A report that stands below other news gives no advice."""
+    return _NEXT_STEP.sub("", report)
+
+
+def _unmarked(text: str) -> str:
+    return text.replace(EARLIER, "").replace(MEASURED, "")
+
+
+# ------------------------------------------------------------------------------------------------ the checks' memory
+
+_OPENED = re.compile(r"(?P<run>\d{1,18})/(?P<attempt>\d{1,6})(?= |$)")
+_EXTERNAL = re.compile(
+    r"(?P<run>\d{1,18})/(?P<attempt>\d{1,6}) (?P<word>[a-z_]{1,20}) (?P<measured>[A-Za-z0-9._:-]{1,60}) "
+    r"(?P<base>[0-9a-f]{40}) (?P<head>[0-9a-f]{40})"
+)
+
+
+def opened_id(run: int, attempt: int) -> str:
+    """The external id of a check run while its request is open; also how the completed one begins."""
+    return f"{run}/{attempt}"
+
+
+def external_id(entry: Entry) -> str:
+    """What a completed check run remembers, for the case that somebody deletes the comment."""
+    base, head = entry.trees or ("-", "-")
+    return f"{opened_id(*entry.order)} {entry.word} {entry.measured or '-'} {base} {head}"
+
+
+def order_of(check: Check) -> tuple[int, int] | None:
+    """Which request a check run is of; None for one of the same name that perfgate did not make."""
+    match = _OPENED.match(check.external_id)
+    return (int(match["run"]), int(match["attempt"])) if match else None
+
+
+def tells_a_loss(check: Check) -> bool:
+    """Whether a failed check fails for a regression, found by itself or standing, and for nothing else."""
+    match = _EXTERNAL.fullmatch(check.external_id)
+    return match is not None and match["word"] not in (Verdict.BUILD_FAILED, Verdict.BENCH_FAILED)
+
+
+def remembered(state: State, checks: Iterable[Check], sha: str) -> State:
+    """The state with the regressions that only check runs still remember."""
+    for check in checks:
+        match = _EXTERNAL.fullmatch(check.external_id)
+        if match is None or match["word"] != Verdict.REGRESSION:
+            continue
+        found = Entry(
+            run=int(match["run"]),
+            attempt=int(match["attempt"]),
+            at=check.completed_at or now(),
+            head=sha,
+            base_tree=match["base"],
+            head_tree=match["head"],
+            word=Verdict.REGRESSION,
+            reason="as its check remembers",
+            measured=match["measured"],
+        )
+        if state.entry(found.order) is None:
+            state = state.with_entry(found)
+    return state

@@ -1,6 +1,6 @@
 """Commits from GitHub by git, over HTTP, into a bare repository: no checkout, no hook, no submodule, no code runs.
 
-Reading them is `perfgate.source`'s, which has no network at all.
+And what a pull request changes, read from them: merge base, trees, kind of diff.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from perfgate.config.files import load
+from perfgate.config.places import CONFIG_PATH
 from perfgate.errors import Exit, PerfgateError
+from perfgate.records import Commit
+from perfgate.source.diff import DiffClass, classify, deciding_files
+from perfgate.source.repository import Repository
 from perfgate.text import visible
 
 TIMEOUT_S = 1800.0  # the first fetch of a repository of SGLang's size over a slow line
 BLOBLESS = "blob:none"
 MAX_PACKS = 20  # each fetch leaves one
+MAX_NOTE = 300  # characters
 
 
 class FetchError(PerfgateError):
@@ -146,3 +152,42 @@ def _git(folder: Path, origin: Origin, *arguments: str) -> str:
         said = visible(done.stderr.strip() or f"exit code {done.returncode}", 300)
         raise FetchError(f"git {arguments[0]}: {said}", where=origin.url, remedy="re-run the job")
     return done.stdout
+
+
+# ------------------------------------------------------------------------------------------------ what they change
+
+
+@dataclass(frozen=True)
+class Comparison:
+    base: Commit
+    head: Commit
+    diff: DiffClass
+    note: str = ""  # what is wrong with head's own perfgate.yml; a stranger's words may be in it
+
+
+def compare(folder: Path, origin: Origin, tip: str, head: str, *, exact: bool, ignore: Sequence[str]) -> Comparison:
+    """Compares `head` with its merge base with `tip`, or with `tip` itself if `exact`. All are full SHAs."""
+    fetch_commits(folder, origin, (tip, head), blobs=False)
+    repository = Repository(folder)
+    base = repository.resolve(tip) if exact else repository.merge_base(tip, head)
+    paths = repository.changed_paths(base.sha, head)
+    contents = {}
+    for path in deciding_files(paths):
+        for sha in (base.sha, head):
+            fetch_file(folder, origin, sha, path)
+        contents[path] = repository.read_both(base.sha, head, path)
+    diff = classify(paths, ignore=ignore, contents=contents)
+    note = ""
+    if CONFIG_PATH in paths:
+        fetch_file(folder, origin, head, CONFIG_PATH)
+        note = _fault_of(repository.read_file(head, CONFIG_PATH))
+    return Comparison(base, repository.resolve(head), diff, note)
+
+
+def _fault_of(config: bytes | None) -> str:
+    """A changed perfgate.yml is measured with the old one; that the new one will do is all that is looked at."""
+    try:
+        load(config or b"", CONFIG_PATH)
+    except PerfgateError as error:
+        return visible(str(error), MAX_NOTE)
+    return ""

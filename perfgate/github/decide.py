@@ -1,150 +1,675 @@
-"""What to do about an event: pure decisions. What they need to know is handed in; what is to be done is handed back."""
+"""What to do about an event, and what a verdict becomes: all of it here, all of it pure.
+
+What is known is handed in (`gather` read it); what is to be written is handed back (`say` writes it). An event ends in
+a `Decision`, or in `Measure`, which asks for one thing more to be read: what the commits change.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Literal
 
-from perfgate.config.model import GithubRules
+from perfgate.config.model import Config, GithubRules
+from perfgate.errors import PerfgateError
 from perfgate.github import words
-from perfgate.github.access import at_least, may
-from perfgate.github.client import Pull
-from perfgate.github.commands import Accept, Cancel, Command, Help, Rerun, Run
-from perfgate.github.comment import State
-from perfgate.github.events import CommentEvent, PullEvent
-from perfgate.records import Verdict
+from perfgate.github.client import LEVELS
+from perfgate.github.commands import Accept, Cancel, Command, Help, Malformed, Rerun, Run
+from perfgate.github.comment import (
+    Accepted,
+    Entry,
+    State,
+    Word,
+    external_id,
+    now,
+    opened_id,
+    order_of,
+    remembered,
+    standing_regression,
+    tells_a_loss,
+    without_next_step,
+)
+from perfgate.github.commits import Comparison
+from perfgate.github.events import CommentEvent, MergeGroupEvent, PullEvent
+from perfgate.github.gather import Known, Past, Refs
+from perfgate.github.job import Job, shorten
+from perfgate.github.request import Request
+from perfgate.records import Result, Side, Verdict
+from perfgate.report.comment import Links, length, render_comment
+from perfgate.report.words import Headline, headline
+from perfgate.text import visible
 
-READ_ONLY_BOTS = frozenset(("dependabot[bot]",))
+ROBOTS = frozenset(("dependabot[bot]",))
 """GitHub hands their events a read-only token, as it does for forks."""
 
 MOVED = frozenset(("opened", "reopened", "synchronize", "ready_for_review"))
 """Actions after which the head has to be looked at."""
 
+SLACK_MINUTES = 45  # of the job beside measuring and building: installing, the box's lock, cleaning up
+LONGEST_MINUTES = 5 * 24 * 60  # of a job on a runner of one's own
+MAX_CHECK_TEXT = 65_000  # bytes of a check run's summary; GitHub takes 65,535
+MAX_SUMMARY_TEXT = 900_000  # characters of the job summary; GitHub drops one over 1 MiB
+
+Conclusion = Literal["success", "failure", "neutral", "cancelled", "action_required"]
+
+
+# ------------------------------------------------------------------------------------------------ what is decided
+
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
-    """Measure this head."""
+class CheckWord:
+    """What one check run is set to. `id` None: the request's own, which is made if it is not there."""
+
+    sha: str
+    external_id: str
+    title: str
+    summary: str
+    conclusion: Conclusion | None = None  # None: it is open
+    id: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommentWord:
+    """What changes in the one comment. It is read again before it is written, so the texts are made then."""
+
+    state: Callable[[State], State]
+    now: Callable[[State], str]
+    report: Callable[[int], str] | None = None  # given the room there is; None: the one that is there stays
+    order: tuple[int, int] | None = None  # whose word it is: where a later request has the word, the text stays
+    new: bool = True  # whether a comment is made where there is none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Everything that is to be written."""
+
+    number: int | None = None  # of the pull request
+    locked: bool = False  # so that nobody may comment
+    summary: str = ""
+    reply: str = ""  # to the comment that asked
+    check: CheckWord | None = None
+    others: tuple[CheckWord, ...] = ()  # earlier check runs of the same head
+    comment: CommentWord | None = None
+    drop_label: str = ""
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    done: bool = False  # the command was carried out
+    conclusion: Conclusion | None = None
+    error: PerfgateError | None = None  # how the job ends, once all is said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """Measure this head, if what it changes can move serving."""
 
     head: str
     recipes: tuple[str, ...] = ()
+    comment: int | None = None  # that asked for it
+    new_base: bool = False
 
 
-@dataclass(frozen=True)
-class Leave:
-    """Nothing to do; `why` goes into the job summary."""
-
-    why: str
+# ------------------------------------------------------------------------------------------------ who may
 
 
-@dataclass(frozen=True)
-class DropLabel:
-    """The approval was for another head."""
-
-    why: str
+def at_least(level: str, needed: str) -> bool:
+    return LEVELS.index(level) >= LEVELS.index(needed)
 
 
-@dataclass(frozen=True)
-class Reply:
-    """One answer under the pull request, no run."""
-
-    text: str
+def needed(command: str, rules: GithubRules) -> str:
+    return str(getattr(rules.who, command))
 
 
-@dataclass(frozen=True)
-class Stop:
-    """Cancel what is being measured."""
+def may(
+    command: str,
+    level: str,
+    rules: GithubRules,
+    *,
+    author_of_own_branch: bool = False,
+    granted: Collection[str] = (),
+) -> bool:
+    """Whether a command of somebody of this level is allowed. `help` is everybody's.
+
+    `author_of_own_branch`: the pull request is this person's own and comes from no fork; enough for `rerun`.
+    `granted`: what a file of the base branch lets this person do.
+    """
+    if command == "help" or command in granted:
+        return True
+    if command == "rerun" and author_of_own_branch:
+        return True
+    return at_least(level, needed(command, rules))
 
 
-@dataclass(frozen=True)
-class AcceptLoss:
-    head: str
-    reason: str
+# ------------------------------------------------------------------------------------------------ a push or a label
 
 
-Decision: TypeAlias = Start | Leave | DropLabel | Reply | Stop | AcceptLoss
+def at_once(event: PullEvent | CommentEvent | MergeGroupEvent, job: Job) -> Decision | None:
+    """What needs nothing to be read: None where something does."""
+    match event:
+        case MergeGroupEvent():
+            return _on_merge_group(event, job)
+        case PullEvent() if event.action != "closed" and event.sender.login in ROBOTS:
+            return Decision(summary=words.robot_summary(event.number, event.sender.login))
+        case PullEvent() if event.action != "closed" and event.fork:
+            return Decision(summary=words.fork_summary(event.number, event.head))
+        case _:
+            return None
 
 
-def read_only(event: PullEvent) -> bool:
-    """Whether this event's token can write nothing, and the event is no reason to measure by itself."""
-    return event.fork or event.sender.login in READ_ONLY_BOTS
+def _on_merge_group(event: MergeGroupEvent, job: Job) -> Decision:
+    """A required check must not hang here; the pull request was measured on its own."""
+    if event.action != "checks_requested":
+        return Decision()
+    text = "skipped: measured on the PR"
+    identity = opened_id(job.run, job.attempt)
+    check = CheckWord(sha=event.head, external_id=identity, title=text, summary=text, conclusion="success")
+    return Decision(summary=text, check=check)
 
 
-def on_pull(event: PullEvent, pull: Pull, rules: GithubRules, sender_level: str) -> Decision:
-    """A push to, or a label on, a pull request of this repository's own branches."""
+def on_pull(event: PullEvent, known: Known, job: Job) -> Decision | Measure:
+    """Something happened to a pull request of this repository's own branches, or any was closed."""
+    pull, rules = known.pull, known.config.github
+    running = known.open_entry()
+    if event.action == "closed":
+        if running is None:
+            return Decision(summary="Nothing is being measured.")
+        return Decision(summary="The measurement is ended.", outputs={"cancel": "true", "pr": str(pull.number)})
     if not pull.open:
-        return Leave("The pull request is closed.")
+        return Decision(summary="The pull request is closed.")
     if pull.head != event.head:
-        return Leave("A newer push is on its way; that one is measured.")
+        return Decision(summary="A newer push is on its way; that one is measured.")
+    looked_at = event.action in MOVED or event.new_base
+    if rules.auto == "paths" and looked_at and not (pull.draft and event.action != "ready_for_review"):
+        seen = None if event.new_base or job.attempt > 1 else _seen(known)
+        if seen is None:
+            return Measure(head=event.head, new_base=event.new_base)
+        why = f"{words.sha(pull.head)} was measured already, or is being measured."
+        return _moved(known, job, why, words.again_headline(seen)) if seen.told else Decision(summary=why)
+    if rules.auto == "label" and event.action == "labeled" and event.label == rules.label:
+        if at_least(known.level, rules.who.run):
+            return Measure(head=event.head)
+        return Decision(summary=f"The label counts only from somebody with {rules.who.run} permission.")
+    return _left(event, known, job)
+
+
+def _seen(known: Known) -> Entry | None:
+    """What an earlier delivery came to on this head; None where it was never measured, or given up."""
+    entry = next((one for one in known.past.own.state.entries if one.head == known.pull.head), None)
+    gone = entry is None or entry.word == "cancelled" or (entry.open and entry != known.open_entry())
+    return None if gone else entry
+
+
+def _left(event: PullEvent, known: Known, job: Job) -> Decision:
+    """Nothing is measured; the comment and the checks do not go on speaking of another head, or of another base."""
+    pull, rules = known.pull, known.config.github
+    drop = rules.label if event.action == "synchronize" and rules.label in pull.labels else ""
     match rules.auto:
         case "off":
-            return Leave("perfgate.yml says `auto: off`: `/perfgate run` starts a measurement.")
+            why = "perfgate.yml says `auto: off`: `/perfgate run` starts a measurement."
         case "label":
-            return _on_label(event, pull, rules, sender_level)
-        case _ if event.action in MOVED:
-            return Start(head=event.head)
+            why = "perfgate.yml says `auto: label`: the label starts a measurement."
+            why = "The label was for the head before this push and is taken off." if drop else why
+        case _ if pull.draft:
+            why = "A draft is not measured by itself: `/perfgate run` does, and it is when it is ready for review."
         case _:
-            return Leave(
-                f"Nothing is measured on `{event.action}`." if event.action.isidentifier() else "Nothing to do."
-            )
+            why = f"Nothing is measured on `{event.action}`." if event.action.isidentifier() else "Nothing to do."
+    drop = drop if rules.auto == "label" else ""
+    if event.new_base:
+        return _other_base(known, job, why)
+    if event.action != "synchronize" or known.open_entry():
+        return Decision(number=pull.number, summary=why, drop_label=drop)
+    seen = _seen(known)
+    told = words.again_headline(seen) if seen else words.moved_headline(known.past.own.state.reported)
+    return _moved(known, job, why, told, drop)
 
 
-def _on_label(event: PullEvent, pull: Pull, rules: GithubRules, sender_level: str) -> Decision:
-    if event.action == "labeled" and event.label == rules.label:
-        if not at_least(sender_level, rules.who.run):
-            return Leave(f"The label counts only from somebody with {rules.who.run} permission.")
-        return Start(head=event.head)
-    if event.action == "synchronize" and rules.label in pull.labels:
-        return DropLabel("The label was for the head before this push and is taken off.")
-    return Leave("perfgate.yml says `auto: label`: the label starts a measurement.")
+def _moved(known: Known, job: Job, why: str, told: Headline, drop_label: str = "") -> Decision:
+    """The comment says what is known of the head that is there now."""
+    text = words.without_numbers(known.pull.head, told, "", "", job.run_url)
+    word = CommentWord(state=lambda state: state, now=lambda _: text, new=False)
+    has_one = known.past.own.id is not None
+    return Decision(
+        number=known.pull.number,
+        locked=known.pull.locked,
+        summary=why,
+        comment=word if has_one else None,
+        drop_label=drop_label,
+    )
 
 
-def on_command(
-    command: Command, event: CommentEvent, pull: Pull, rules: GithubRules, level: str, state: State
-) -> Decision:
-    """A command of somebody with this permission level, on the pull request as it is now."""
+def _other_base(known: Known, job: Job, why: str) -> Decision:
+    """No check goes on saying that a head is fine which was measured against another base."""
+    text = words.without_numbers(
+        known.pull.head, words.OTHER_BASE, words.other_base(known.pull.base_ref), "", job.run_url
+    )
+    checks = tuple(
+        CheckWord(
+            id=check.id,
+            sha=known.pull.head,
+            external_id=check.external_id,
+            title=words.title(words.OTHER_BASE),
+            summary=text,
+            conclusion="action_required",
+        )
+        for check in known.past.checks
+        if order_of(check) and check.status == "completed"
+    )
+    word = CommentWord(state=lambda state: state, now=lambda _: text, new=False)
+    return Decision(
+        number=known.pull.number,
+        locked=known.pull.locked,
+        summary=why,
+        others=checks,
+        comment=word if known.past.own.id is not None else None,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ a comment
+
+
+def is_meant(event: CommentEvent) -> bool:
+    """Whether a person wrote a new comment on a pull request."""
+    robot = event.commenter.bot or event.sender.bot or event.sender.id != event.commenter.id
+    return event.action == "created" and event.on_pull_request and not robot
+
+
+def on_command(command: Command | Malformed, event: CommentEvent, known: Known, job: Job) -> Decision | Measure:
+    """A command of somebody of this permission level, on the pull request as it is now."""
+    pull, rules, state = known.pull, known.config.github, known.past.own.state
+    if isinstance(command, Malformed):
+        return _reply(known, words.malformed(command.hint))
     if isinstance(command, Help):
-        return Reply(words.usage())
+        return _reply(known, words.usage())
     own = not pull.fork and event.commenter.id == pull.author.id
-    if not may(command.name, level, rules, author_of_own_branch=own):
-        return Reply(words.not_allowed(command.name, rules))
+    if not may(command.name, known.level, rules, author_of_own_branch=own, granted=known.granted):
+        return _reply(known, words.not_allowed(command.name, needed(command.name, rules)))
+    answered = {*(one.comment for one in state.entries), *(one.comment for one in state.accepted)}
+    if event.comment in answered and job.attempt == 1:
+        return Decision(summary="This comment was answered already.")
+    if isinstance(command, Cancel):
+        return _cancel(known)
     if not pull.open:
-        return Reply("The pull request is closed.")
-    match command:
-        case Run():
-            return _run(command, pull)
-        case Rerun():
-            return _rerun(command, pull, state)
-        case Cancel():
-            newest = state.newest
-            return Stop() if newest and newest.open else Reply("Nothing is being measured here.")
-        case Accept():
-            return _accept(command, event, pull, state)
+        return _reply(known, "The pull request is closed.")
+    if isinstance(command, Accept):
+        return _accept(command, event, known, job)
+    if known.fault:
+        error = PerfgateError(known.fault, where=f"the base branch, {words.sha(known.tip)}")
+        return _reply(known, words.broken_config(known.fault), error)
+    answer = _run(command, known) if isinstance(command, Run) else _rerun(command, known)
+    running = known.open_entry()
+    if answer is None and running and running.head == pull.head:
+        answer = words.already_running(pull.head, f"{job.runs_url}/{running.run}")
+    if answer is not None:
+        return _reply(known, answer)
+    recipes = command.recipes if isinstance(command, Rerun) else ()
+    return Measure(head=pull.head, recipes=recipes, comment=event.comment)
 
 
-def _run(command: Run, pull: Pull) -> Decision:
-    if command.sha is None and pull.fork:
-        return Reply(words.sha_needed(pull.head))
+def _reply(known: Known, text: str, error: PerfgateError | None = None) -> Decision:
+    return Decision(number=known.pull.number, locked=known.pull.locked, reply=text, error=error)
+
+
+def _run(command: Run, known: Known) -> str | None:
+    """Why not; None where nothing is against it. Of a fork all 40 digits: fewer are easily made to fit two commits."""
+    pull = known.pull
+    if pull.fork and (command.sha is None or (len(command.sha) < 40 and pull.head.startswith(command.sha))):
+        return words.sha_needed(pull.head)
     if command.sha is not None and not pull.head.startswith(command.sha):
-        return Reply(words.sha_is_not_head(command.sha, pull.head))
-    return Start(head=pull.head)
+        return words.sha_is_not_head(command.sha, pull.head)
+    return None
 
 
-def _rerun(command: Rerun, pull: Pull, state: State) -> Decision:
+def _rerun(command: Rerun, known: Known) -> str | None:
     """More pairs for a head that was measured; for a fork that is the head somebody read and started before."""
-    if any(entry.head == pull.head for entry in state.entries):
-        return Start(head=pull.head, recipes=command.recipes)
-    if pull.fork:
-        return Reply("This head was not measured yet. " + words.sha_needed(pull.head))
-    return Start(head=pull.head, recipes=command.recipes)
+    pull = known.pull
+    names = enabled_recipes(known.config)
+    if unknown := sorted(set(command.recipes) - set(names)):
+        return words.unknown_recipes(unknown, names)
+    if pull.fork and all(entry.head != pull.head for entry in known.past.own.state.entries):
+        return "This head was not measured yet. " + words.sha_needed(pull.head)
+    return None
 
 
-def _accept(command: Accept, event: CommentEvent, pull: Pull, state: State) -> Decision:
-    newest = state.newest
-    if newest and newest.open:
-        return Reply("It is being measured. Accept its loss when it has one.")
-    losses = [entry for entry in state.entries if entry.head == pull.head and entry.word is Verdict.REGRESSION]
+def _cancel(known: Known) -> Decision:
+    """Also of a closed pull request: the box goes on measuring it all the same."""
+    newest = known.past.own.state.newest
+    if known.open_entry():
+        return Decision(number=known.pull.number, outputs={"cancel": "true", "pr": str(known.pull.number)}, done=True)
+    ended = " here: that run has ended." if newest and newest.open else " here."
+    return _reply(known, f"Nothing is being measured{ended}")
+
+
+def _accept(command: Accept, event: CommentEvent, known: Known, job: Job) -> Decision:
+    """Binds to what its writer could have read, the newest verdict at that time; its check stays neutral then."""
+    pull, state = known.pull, known.past.state
+    if known.open_entry():
+        return _reply(known, "It is being measured. Accept its loss when it has one.")
+    losses = [one for one in state.entries if one.head == pull.head and one.word is Verdict.REGRESSION]
     if not losses:
-        return Reply(f"There is no regression of the current head {words.sha(pull.head)} to accept.")
+        return _reply(known, f"There is no regression of the current head {words.sha(pull.head)} to accept.")
     if all(loss.at > event.at for loss in losses):
-        return Reply("That verdict is newer than your comment. Accept it again if you have read it.")
-    return AcceptLoss(head=pull.head, reason=command.reason)
+        return _reply(known, "That verdict is newer than your comment. Accept it again if you have read it.")
+    read = next(one for one in state.entries if one.told and one.at <= event.at)
+    if read.head != pull.head:
+        return _reply(known, words.newest_is_of_another_head(read.head, pull.head))
+    loss = Accepted(
+        head=pull.head,
+        base_tree=losses[0].base_tree,
+        by=event.commenter.login,
+        reason=command.reason,
+        at=event.at,
+        comment=event.comment,
+    )
+    told = words.accepted_headline(loss)
+    text = f"{words.first_line(pull.head, told)}\n\n{words.accepted(loss)}"
+    checks = tuple(
+        CheckWord(
+            id=check.id,
+            sha=pull.head,
+            external_id=check.external_id,
+            title=words.title(told),
+            summary=text,
+            conclusion="neutral",
+        )
+        for check in known.past.checks
+        if check.conclusion == "failure" and tells_a_loss(check)
+    )
+    return Decision(
+        number=pull.number,
+        locked=pull.locked,
+        others=checks,
+        comment=CommentWord(state=lambda _: state.with_accepted(loss), now=lambda _: text),
+        done=True,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ what it changes
+
+
+def on_comparison(start: Measure, known: Known, found: Comparison | PerfgateError, job: Job) -> Decision:
+    """Hands over to the box what there is to measure; settles at once what there is not."""
+    pull, config = known.pull, known.config
+    entry = _entry(job, start)
+    quiet = start.comment is None  # what has nothing to measure, and nobody asked for, makes no new comment
+
+    def settle(outcome: Outcome) -> Decision:
+        return settled(entry, outcome, known.past, job, number=pull.number, locked=pull.locked, quiet=quiet)
+
+    if isinstance(found, PerfgateError):
+        cause = words.NOT_CONFIGURED if known.fault else words.COMMITS_UNREAD
+        return replace(settle(Outcome(cause=cause, reason=found.what)), error=found)
+    entry = entry.model_copy(
+        update={"base": found.base.sha, "base_tree": found.base.tree, "head_tree": found.head.tree}
+    )
+    seen = _seen(known)
+    if start.new_base and seen is not None and seen.trees == entry.trees:
+        return Decision(summary="It goes to another branch, but was measured against the same base.")
+    if found.diff.nothing:
+        return settle(Outcome(cause=NOTHING, reason=found.diff.reason))
+    request = _request(job, found, config, known.tip).model_copy(
+        update={"pr": pull.number, "fork": pull.fork, "recipes": start.recipes, "comment": start.comment}
+    )
+    text = words.running(pull.head, found.base.sha, job.run_url, planned(config, start.recipes))
+    if found.note:
+        text += f"\n\n{words.own_config(found.note)}"
+    check = CheckWord(
+        sha=pull.head,
+        external_id=opened_id(job.run, job.attempt),
+        title=words.title(words.MEASURING),
+        summary=text,
+    )
+    running = entry.model_copy(update={"word": "running"})
+    return Decision(
+        number=pull.number,
+        locked=pull.locked,
+        check=check,
+        comment=CommentWord(state=lambda state: state.with_entry(running), now=lambda _: text, order=running.order),
+        outputs=_handed_over(request),
+        done=start.comment is not None,
+    )
+
+
+NOTHING = words.Cause(words.NOTHING, "", Verdict.SKIPPED)
+
+
+def on_refs(refs: Refs, found: Comparison, job: Job) -> Decision:
+    """Two refs by hand: no pull request, so the summary tells it and the job's end."""
+    if found.diff.nothing:
+        return Decision(summary=words.nothing_to_measure(found.diff.reason))
+    request = _request(job, found, refs.config, job.sha).model_copy(update={"fork": refs.fork})
+    return Decision(outputs=_handed_over(request))
+
+
+def _entry(job: Job, start: Measure) -> Entry:
+    return Entry(run=job.run, attempt=job.attempt, at=now(), head=start.head, word="queued", comment=start.comment)
+
+
+def _request(job: Job, found: Comparison, config: Config, config_sha: str) -> Request:
+    minutes = config.limits.minutes + config.build.minutes + SLACK_MINUTES
+    return Request(
+        repository=job.repository,
+        run=job.run,
+        attempt=job.attempt,
+        base=found.base.sha,
+        base_tree=found.base.tree,
+        head=found.head.sha,
+        head_tree=found.head.tree,
+        config=config_sha,
+        minutes=int(min(minutes, LONGEST_MINUTES)),
+        fail_on=tuple(config.github.fail_on),
+        note=found.note,
+    )
+
+
+def _handed_over(request: Request) -> dict[str, str]:
+    return {
+        "measure": "true",
+        "pr": str(request.pr or f"run-{request.run}"),
+        "request": request.to_line(),
+        "timeout-minutes": str(request.minutes),
+    }
+
+
+def enabled_recipes(config: Config) -> tuple[str, ...]:
+    return tuple(name for name, recipe in config.recipes.items() if recipe.enabled)
+
+
+def planned(config: Config, recipes: tuple[str, ...]) -> words.Planned:
+    """From what configuration alone allows; the box prints its own plan, which knows how long its launches take."""
+    names = recipes or enabled_recipes(config)
+    minutes = int(config.limits.minutes)
+    return words.Planned(
+        recipes=names,
+        fewest_launches=2 * len(names),
+        most_launches=2 * len(names) * config.limits.max_pairs,
+        minutes=minutes,
+        ends_by=now() + timedelta(minutes=minutes),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ what came of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a request: a result, or the cause why there is none. `reason` may hold strangers' text."""
+
+    result: Result | None = None
+    cause: words.Cause = words.NOTHING_CAME
+    reason: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.result.verdict if self.result else self.cause.verdict
+
+    @property
+    def word(self) -> Word:
+        return "cancelled" if self.result is None and self.cause is words.CANCELLED else self.verdict
+
+    @property
+    def headline(self) -> Headline:
+        return headline(self.result) if self.result else self.cause.headline
+
+
+def conclude(outcome: Outcome, fail_on: Collection[str] = ()) -> Conclusion:
+    """`failure`: the change made serving slower, or its head cannot be built or served while base can.
+
+    What perfgate could not find out is `neutral`, which a required check lets pass, unless `fail_on` names it.
+    """
+    if outcome.word == "cancelled":
+        return "cancelled"
+    verdict = outcome.verdict
+    if verdict in (Verdict.PASS, Verdict.SKIPPED):
+        return "success"
+    on_head = outcome.result is not None and outcome.result.failed_side is Side.HEAD
+    head_failed = verdict in (Verdict.BUILD_FAILED, Verdict.BENCH_FAILED) and on_head
+    return "failure" if verdict is Verdict.REGRESSION or head_failed or verdict in fail_on else "neutral"
+
+
+def on_outcome(
+    request: Request, outcome: Outcome, past: Past, job: Job, head_now: str | None, locked: bool
+) -> Decision:
+    """The last word on a request. Without a pull request the summary tells it, and how the job ends."""
+    if request.pr is None:
+        conclusion = conclude(outcome, request.fail_on)
+        now_text, report = _texts(request.head, outcome, outcome.headline, [], job)
+        outputs = {"verdict": outcome.word, "conclusion": conclusion, "comment-url": ""}
+        return Decision(summary=f"{now_text}\n\n{report(MAX_SUMMARY_TEXT)}", outputs=outputs, conclusion=conclusion)
+    entry = Entry(
+        run=request.run,
+        attempt=request.attempt,
+        at=now(),
+        head=request.head,
+        base=request.base,
+        base_tree=request.base_tree,
+        head_tree=request.head_tree,
+        word="running",
+        comment=request.comment,
+        stale=head_now is not None and head_now != request.head,
+    )
+    notes = [words.own_config(request.note)] if request.note else []
+    if entry.stale and head_now is not None:
+        notes.append(words.stale(entry.head, head_now))
+    return settled(entry, outcome, past, job, number=request.pr, locked=locked, fail_on=request.fail_on, notes=notes)
+
+
+def settled(
+    entry: Entry,
+    outcome: Outcome,
+    past: Past,
+    job: Job,
+    *,
+    number: int,
+    locked: bool,
+    fail_on: Collection[str] = (),
+    notes: Collection[str] = (),
+    quiet: bool = False,
+) -> Decision:
+    """Check, comment and summary of a request that has ended. What stood before counts as `comment` says."""
+    entry = _told(entry, outcome)
+    state = past.state.with_entry(entry)
+    conclusion, told, notes = conclude(outcome, fail_on), outcome.headline, list(notes)
+    standing = standing_regression(state, entry)
+    if standing is not None:
+        notes.append(words.stands(f"{job.runs_url}/{standing.run}"))
+    loss = state.accepted_for(entry)
+    lost = outcome.verdict is Verdict.REGRESSION or (standing is not None and conclusion != "failure")
+    if standing is not None:
+        conclusion, told = "failure", words.STANDS
+    if loss and lost:
+        conclusion, told = "neutral", words.accepted_headline(loss)
+        notes.append(words.note(words.accepted(loss)))
+    if past.unread and conclusion == "success":
+        conclusion, told = "neutral", words.UNKNOWN_PAST
+        notes.append(words.unknown_past(past.unread))
+    now_text, report = _texts(entry.head, outcome, told, notes, job)
+    whole = f"{now_text}\n\n{report(MAX_SUMMARY_TEXT)}".strip("\n")
+    short = f"{now_text}\n\n{report(MAX_CHECK_TEXT - 1000 - length(now_text))}".strip("\n")
+    remembers = external_id(entry)
+    check = CheckWord(
+        sha=entry.head, external_id=remembers, title=words.title(told), summary=short, conclusion=conclusion
+    )
+
+    def with_word(before: State) -> State:
+        kept = remembered(before, past.checks, past.head).with_entry(entry)
+        return kept.model_copy(update={"report": entry.order}) if outcome.result else kept
+
+    return Decision(
+        number=number,
+        locked=locked,
+        summary=whole,
+        check=check,
+        others=_overtaken(entry, outcome, past, told, conclusion, job),
+        comment=CommentWord(
+            state=with_word,
+            now=lambda _: now_text,
+            report=report if outcome.result else None,
+            order=entry.order,
+            new=not quiet,
+        ),
+        outputs={"verdict": outcome.word, "conclusion": conclusion},
+        conclusion=conclusion,
+    )
+
+
+def _told(entry: Entry, outcome: Outcome) -> Entry:
+    result = outcome.result
+    return entry.model_copy(
+        update={
+            "word": outcome.word,
+            "reason": visible(result.reason if result else outcome.reason or outcome.headline.verdict, 300),
+            "measured": result.run_id if result else None,
+            "contains": tuple(result.continues) if result else (),
+        }
+    )
+
+
+def _overtaken(
+    entry: Entry, outcome: Outcome, past: Past, told: Headline, conclusion: Conclusion, job: Job
+) -> tuple[CheckWord, ...]:
+    """Our earlier check runs of the same head say what this one says, so that none goes on failing, or waiting.
+
+    A request that measured nothing only ends those that still wait. What they remember stays in them.
+    """
+    summary = f"A later run has the word: {words.sha(entry.head)} [{told.verdict}]({job.run_url})."
+    return tuple(
+        CheckWord(
+            id=check.id,
+            sha=entry.head,
+            external_id=check.external_id,
+            title=words.title(told),
+            summary=summary,
+            conclusion=conclusion,
+        )
+        for check in past.checks
+        if (order := order_of(check)) is not None
+        and order < entry.order
+        and (check.status != "completed" or (outcome.result is not None and check.conclusion != conclusion))
+    )
+
+
+def _texts(
+    head: str, outcome: Outcome, told: Headline, notes: Collection[str], job: Job
+) -> tuple[str, Callable[[int], str]]:
+    """What is the case, and the report within so many characters: empty where there is no result."""
+    above = "".join(f"\n\n{note.strip()}" for note in notes)
+    result = outcome.result
+    if result is None:
+        reason = outcome.reason if told == outcome.headline else f"{outcome.headline.verdict}. {outcome.reason}"
+        return words.without_numbers(head, told, reason, outcome.cause.step, job.run_url) + above, lambda _: ""
+    links = Links(run=job.run_url, page=f"{job.run_url}#artifacts", repository=f"{job.server_url}/{job.repository}")
+
+    def report(limit: int) -> str:
+        body = render_comment(result, links=links, limit=limit).partition("\n")[2].strip("\n")
+        return body if told == outcome.headline else without_next_step(body)
+
+    return words.first_line(head, told) + above, report
+
+
+def check_details(word: CheckWord, job: Job) -> dict[str, object]:
+    """As GitHub takes them. Strangers' words in the summary have been escaped."""
+    cut = f"\n\n*Shortened: [the rest]({job.run_url}).*"
+    output = {"title": word.title[:250], "summary": shorten(word.summary, MAX_CHECK_TEXT, cut)}
+    details: dict[str, object] = {"details_url": job.run_url, "external_id": word.external_id, "output": output}
+    if word.conclusion is None:
+        return {**details, "status": "in_progress"}
+    return {**details, "status": "completed", "conclusion": word.conclusion}

@@ -16,13 +16,24 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from perfgate.errors import PerfgateError
-from perfgate.github.access import GHOST, Person
 
 MAX_PAYLOAD = 25_000_000  # bytes; GitHub's own limit for a webhook
 
 FullSha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 Repository = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}/[A-Za-z0-9_.-]{1,100}$")]
 Login = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,60}(\[bot\])?$")]
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody as an event names them. The number is the identity; a login can change hands."""
+
+    login: str
+    id: int
+    bot: bool = False
+
+
+GHOST = Person("ghost", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +47,7 @@ class PullEvent:
     sender: Person
     author: Person
     label: str | None = None  # the label of a `labeled` event
+    new_base: bool = False  # `edited`: it goes to another branch now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +125,18 @@ class _Label(_Part):
     name: str
 
 
+class _Changes(_Part):
+    """What an `edited` event says was there before; titles and texts are not read."""
+
+    base: dict[str, Any] | None = None
+
+
 class _PullPayload(_Part):
     action: str
     pull_request: _Pull
     sender: _User
     label: _Label | None = None
+    changes: _Changes | None = None
 
     def event(self) -> PullEvent:
         pull = self.pull_request
@@ -129,6 +148,7 @@ class _PullPayload(_Part):
             sender=self.sender.person(),
             author=_author(pull.user),
             label=self.label.name if self.label else None,
+            new_base=self.action == "edited" and self.changes is not None and self.changes.base is not None,
         )
 
 

@@ -1,28 +1,35 @@
 """`perfgate publish`: the last job. Says on the pull request what the box measured.
 
-The artifact is a stranger's until it has been validated; number and SHAs are checked against what was authorised, and
-the head is read again. Comment, conclusion and summary are made here from the numbers, never taken from the artifact.
+The artifact is a stranger's: its facts are judged here again, and nothing else is taken from it. The head is read
+again. Whatever goes wrong, the check of the request is closed.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
+from perfgate.errors import Exit, PerfgateError
 from perfgate.github import words
 from perfgate.github.artifact import ArtifactError, ArtifactMissing, read_artifact
-from perfgate.github.conclusion import Conclusion, Outcome, conclude, outcome_of
-from perfgate.github.request import Request
-from perfgate.github.say import Desk
-from perfgate.github.settle import settle, subject_of
-from perfgate.records import Verdict
+from perfgate.github.client import Client, GithubError, Patience
+from perfgate.github.comment import opened_id
+from perfgate.github.decide import CheckWord, Decision, Outcome, on_outcome
+from perfgate.github.gather import Past, gather_past
+from perfgate.github.job import Job, job_of
+from perfgate.github.request import Request, request_from_line
+from perfgate.github.say import close_check, say
+from perfgate.records import Result
 from perfgate.text import visible
 
 JobResult = Literal["success", "failure", "cancelled", "skipped"]
 """What GitHub says of the measure job."""
 
-MAX_SUMMARY_TEXT = 900_000  # characters; GitHub drops a summary over 1 MiB
+ReadArtifact = Callable[[Path, Request], Result]
+MINUTE_OF_GRACE = 60.0  # GitHub ends a job that is out of its time a little late, and never early
 
 
 @dataclass(frozen=True)
@@ -32,40 +39,79 @@ class Measured:
     result: JobResult
     artifact: Path
     reason: str = ""
+    began: float | None = None  # seconds since 1970
 
 
-def publish(desk: Desk, request: Request, measured: Measured) -> Conclusion:
-    """Sets check and comment, writes job summary and outputs. Done again it changes nothing."""
-    outcome = read_outcome(request, measured)
-    conclusion: Conclusion
-    if request.pr is None:
-        conclusion, url = conclude(outcome, request.fail_on), ""
-        text = _text_alone(desk, request, outcome)
-    else:
-        current = desk.client.pull(request.pr).head
-        sticky = desk.find_sticky(request.pr, request.sticky)
-        settled = settle(desk, subject_of(request, request.pr), outcome, sticky, current)
-        conclusion, url, text = settled.conclusion, settled.comment_url, settled.text(MAX_SUMMARY_TEXT)
-    desk.job.write_summary(text)
-    for name, value in (("verdict", outcome.word), ("conclusion", conclusion), ("comment-url", url)):
-        desk.job.write_output(name, value)
-    return conclusion
-
-
-def read_outcome(request: Request, measured: Measured) -> Outcome:
-    """What came of it. Whatever is wrong with the artifact is an outcome too, not an error of this job."""
-    if measured.result == "cancelled":
-        return Outcome(Verdict.ENVIRONMENT, "The measurement was cancelled.", cancelled=True)
+def publish_step(
+    environment: Mapping[str, str],
+    artifact: Path,
+    patience: Patience | None = None,
+    read: ReadArtifact = read_artifact,
+) -> Exit:
+    """Where no check tells the verdict (two refs compared by hand), the exit code does."""
+    job = job_of(environment)
+    request = request_from_line(environment.get("PERFGATE_REQUEST", ""), job.repository)
+    if request.run != job.run:
+        raise PerfgateError(f"of run {request.run}, but this is run {job.run}", where="request")
+    client = Client(job, patience or Patience())
     try:
-        return outcome_of(read_artifact(measured.artifact, request))
-    except ArtifactMissing as error:
-        why = "The runner was lost or its job ended early" if measured.result == "failure" else "Nothing was measured"
-        return Outcome(Verdict.ENVIRONMENT, f"{why}: {visible(measured.reason, 300) or error.what}.")
+        outcome = read_outcome(request, _measured(environment, artifact), read)
+        decision = publish(job, client, request, outcome)
+    except GithubError:  # of something that could not be written: all else was
+        raise
+    except Exception:
+        if request.pr is not None:
+            close_check(job, client, _opened(request))
+        raise
+    return Exit.REGRESSION if request.pr is None and decision.conclusion == "failure" else Exit.OK
+
+
+def publish(job: Job, client: Client, request: Request, outcome: Outcome) -> Decision:
+    """Sets check and comment, writes job summary and outputs. Done again it changes nothing."""
+    past, pull = gather_past(job, client, request, request.pr) if request.pr else (Past(), None)
+    decision = on_outcome(
+        request, outcome, past, job, head_now=pull.head if pull else None, locked=bool(pull and pull.locked)
+    )
+    say(job, client, decision)
+    return decision
+
+
+def _opened(request: Request) -> CheckWord:
+    return CheckWord(sha=request.head, external_id=opened_id(request.run, request.attempt), title="", summary="")
+
+
+def _measured(environment: Mapping[str, str], artifact: Path) -> Measured:
+    began = environment.get("PERFGATE_BEGAN", "")
+    known = began.isascii() and began.isdigit() and len(began) < 15
+    reason = environment.get("PERFGATE_REASON", "")[:1000]
+    return Measured(_job_result(environment), artifact, reason, float(began) if known else None)
+
+
+def _job_result(environment: Mapping[str, str]) -> JobResult:
+    word = environment.get("PERFGATE_MEASURED", "")
+    known: tuple[JobResult, ...] = get_args(JobResult)
+    for result in known:
+        if word == result:
+            return result
+    raise PerfgateError(f"not one of {', '.join(known)}", where="PERFGATE_MEASURED")
+
+
+def read_outcome(request: Request, measured: Measured, read: ReadArtifact = read_artifact) -> Outcome:
+    """What came of it. Whatever is wrong with the artifact is an outcome too, not an error of this job."""
+    reason = visible(measured.reason, 300)
+    if measured.result == "cancelled":
+        return Outcome(cause=words.OUT_OF_TIME if _out_of_time(request, measured) else words.CANCELLED)
+    try:
+        return Outcome(result=read(measured.artifact, request))
+    except ArtifactMissing:
+        lost = words.REFUSED if reason else words.RUNNER_LOST
+        return Outcome(cause=lost if measured.result == "failure" else words.NOTHING_CAME, reason=reason)
     except ArtifactError as error:
-        return Outcome(Verdict.ENVIRONMENT, f"What the box sent back cannot be used: {error.what}.")
+        return Outcome(cause=words.NOT_BELIEVED, reason=f"{error.what}.")
 
 
-def _text_alone(desk: Desk, request: Request, outcome: Outcome) -> str:
-    if outcome.result is not None:
-        return desk.report(outcome.result, MAX_SUMMARY_TEXT)
-    return words.without_numbers(outcome.title, request.head, outcome.reason, desk.job.run_url)
+def _out_of_time(request: Request, measured: Measured) -> bool:
+    """GitHub says `cancelled` of a job that it ended for its time, as of one that somebody cancelled."""
+    if measured.began is None:
+        return False
+    return time.time() - measured.began >= request.minutes * 60 - MINUTE_OF_GRACE

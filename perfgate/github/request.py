@@ -32,9 +32,7 @@ class Request(BaseModel):
     head_tree: FullSha
     config: FullSha  # the commit whose perfgate.yml holds
     recipes: tuple[RecipeName, ...] = ()  # that get more pairs; none: all
-    comment: int | None = Field(None, gt=0)  # the comment that asked
-    sticky: int | None = Field(None, gt=0)  # perfgate's comment
-    check: int | None = Field(None, gt=0)  # the check run on head
+    comment: int | None = Field(None, gt=0)  # that asked
     minutes: int = Field(gt=0, le=7200)  # after which GitHub ends the job; 5 days at most on a runner of one's own
     fail_on: tuple[Mutable, ...] = ()
     note: str = Field("", max_length=300)  # what is wrong with head's own perfgate.yml; a stranger's words

@@ -1,4 +1,9 @@
-"""Everything perfgate says on a pull request besides the report itself. Strangers' words in it are escaped here."""
+"""Everything perfgate says on a pull request besides the report itself. Strangers' words in it are escaped here.
+
+Each state of a pull request has a first line of its own: a shape, the commit it speaks of, what is the case, and who
+has to act. Where somebody is to paste a commit it stands in full: a few digits of it do not name one, since whoever
+writes the commits can make two with the same.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from perfgate.config.model import GithubRules
-from perfgate.github.access import needed
 from perfgate.github.commands import USAGE
 from perfgate.github.comment import Accepted, Entry
+from perfgate.records import Verdict
 from perfgate.report.escape import plain
+from perfgate.report.words import AUTHOR, MAINTAINER, NOBODY, OWNER, Headline
 
 WORDS = {
     "queued": "⏳ queued",
@@ -38,8 +43,85 @@ class Planned:
 
 
 def sha(full: str) -> str:
-    """A commit by its first digits. GitHub makes a link of it."""
+    """A commit by its first digits, to read and not to paste. GitHub makes a link of it."""
     return full[:12]
+
+
+# ------------------------------------------------------------------------------------------------ first lines
+
+
+def first_line(head: str, headline: Headline) -> str:
+    return f"### {headline.symbol} perfgate at {sha(head)}: {plain(headline.verdict)} – {headline.act}"
+
+
+def title(headline: Headline) -> str:
+    """Of a check, which stands on its commit."""
+    return f"{headline.verdict} – {headline.act}"
+
+
+MEASURING = Headline("⏳", "measuring", NOBODY, False)
+STANDS = Headline("❌", "an earlier regression of the same two trees stands", AUTHOR, True)
+NOTHING = Headline("⚪", "skipped, nothing to measure", NOBODY, False)
+UNKNOWN_PAST = Headline("⚠️", "passed, but what was found before could not be read", MAINTAINER, True)
+OTHER_BASE = Headline("⚠️", "measured against another base", MAINTAINER, True)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a request ended without a result, in words of its own: what, who acts, and the next step."""
+
+    headline: Headline
+    step: str
+    verdict: Verdict = Verdict.ENVIRONMENT
+
+
+CANCELLED = Cause(Headline("⚪", "cancelled", NOBODY, False), "`/perfgate run` measures it after all.")
+OUT_OF_TIME = Cause(
+    Headline("⌛", "the job ran out of its time", OWNER, True),
+    "Look at the live log for what took so long; then `/perfgate rerun`, or more `limits.minutes` in perfgate.yml.",
+)
+RUNNER_LOST = Cause(
+    Headline("🔌", "the runner was lost, or its job ended early", OWNER, True),
+    "Once the runner is back, `/perfgate rerun`.",
+)
+REFUSED = Cause(
+    Headline("⛔", "the box refused to measure", OWNER, True), "Once that is mended, `/perfgate run` with the same SHA."
+)
+NOTHING_CAME = Cause(
+    Headline("📭", "the box sent no result back", OWNER, True), "The live log says how far it came; `/perfgate rerun`."
+)
+NOT_BELIEVED = Cause(
+    Headline("🚫", "what the box sent back is not believed", MAINTAINER, True),
+    "The artifact is kept with the run. `/perfgate rerun` measures anew.",
+)
+COMMITS_UNREAD = Cause(
+    Headline("🔀", "its commits could not be compared with the base", MAINTAINER, True),
+    "Rebase it on its base branch, or re-run the job where GitHub did not answer.",
+)
+NOT_CONFIGURED = Cause(
+    Headline("🔧", "perfgate.yml of the base branch cannot be used", MAINTAINER, True),
+    "Mend it on the base branch (`perfgate config --check`), then `/perfgate run`.",
+)
+ENDED_EARLY = Cause(
+    Headline("🔧", "perfgate itself ended early", MAINTAINER, True), "The log says why. Re-run the job."
+)
+
+
+def accepted_headline(loss: Accepted) -> Headline:
+    return Headline("☑️", f"its regression is accepted by {loss.by}", NOBODY, False)
+
+
+def moved_headline(entry: Entry | None) -> Headline:
+    """The head is another one now, and nobody measures it."""
+    told = f"; what follows is of {sha(entry.head)}" if entry else ""
+    return Headline("➡️", f"not measured{told}", NOBODY, False)
+
+
+def again_headline(entry: Entry) -> Headline:
+    """The head is one that was measured before: a push went back to it."""
+    symbol, _, word = WORDS[str(entry.word)].partition(" ")
+    bad = entry.word in (Verdict.REGRESSION, Verdict.BUILD_FAILED, Verdict.BENCH_FAILED)
+    return Headline(symbol, f"{word}, as measured before", AUTHOR if bad else NOBODY, bad)
 
 
 # ------------------------------------------------------------------------------------------------ replies
@@ -53,21 +135,29 @@ def malformed(hint: str) -> str:
     return f"{hint} {usage()}"
 
 
-def not_allowed(command: str, rules: GithubRules) -> str:
-    return f"`{command}` needs {needed(command, rules)} permission in this repository."
+def not_allowed(command: str, needed: str) -> str:
+    return f"`{command}` needs {needed} permission in this repository."
+
+
+def _run(head: str) -> str:
+    return f"```\n/perfgate run {head}\n```"
 
 
 def sha_needed(head: str) -> str:
     return (
-        "This pull request comes from a fork, so name the head you have read: its code runs on the box. "
-        f"If you have read {sha(head)}, comment:\n\n```\n/perfgate run {sha(head)}\n```"
+        "This pull request comes from a fork, so name the head you have read, with all its 40 digits: its code runs on "
+        f"the box. If you have read {sha(head)}, comment:\n\n{_run(head)}"
     )
 
 
 def sha_is_not_head(given: str, head: str) -> str:
+    return f"`{given}` is not the head: that is {sha(head)}. If you have read it, comment:\n\n{_run(head)}"
+
+
+def newest_is_of_another_head(measured: str, head: str) -> str:
     return (
-        f"`{given}` is not the head any more: that is {sha(head)}. "
-        f"If you have read it, comment:\n\n```\n/perfgate run {sha(head)}\n```"
+        f"The verdict that was the newest when you wrote is of {sha(measured)}, but the head is {sha(head)}. "
+        "Nothing is accepted. `/perfgate run` measures the head; accept that, if you still want to."
     )
 
 
@@ -81,7 +171,11 @@ def already_running(head: str, log: str) -> str:
 
 
 def broken_config(what: str) -> str:
-    return f"perfgate.yml of the base branch cannot be used: {plain(what)}"
+    return f"perfgate.yml of the base branch cannot be used: {plain(what)} {NOT_CONFIGURED.step}"
+
+
+def went_wrong(what: str, log: str) -> str:
+    return f"This could not be carried out: {plain(what)} [Log]({log}). Write the command again when that is mended."
 
 
 def nothing_to_measure(reason: str) -> str:
@@ -96,25 +190,28 @@ def fork_summary(number: int, head: str) -> str:
     return (
         "# perfgate\n\n"
         f"Pull request {number} comes from a fork, so nothing was measured and nothing of it was run. "
-        "A maintainer who has read its head starts a measurement with the comment\n\n"
-        f"```\n/perfgate run {sha(head)}\n```\n"
+        f"A maintainer who has read its head starts a measurement with the comment\n\n{_run(head)}\n"
+    )
+
+
+def robot_summary(number: int, robot: str) -> str:
+    return (
+        "# perfgate\n\n"
+        f"Pull request {number} comes from {robot}, whose workflows get a token that can only read: nothing was "
+        "measured. A maintainer starts a measurement with the comment\n\n```\n/perfgate run\n```\n"
     )
 
 
 # ------------------------------------------------------------------------------------------------ the one comment
 
 
-def queued(head: str, log: str) -> str:
-    return f"### perfgate: ⏳ queued\n\n{sha(head)} is accepted; its difference to the base is being read. [Log]({log})"
-
-
 def running(head: str, base: str, log: str, plan: Planned) -> str:
     recipes = ", ".join(f"`{name}`" for name in plan.recipes)
     return "\n".join(
         (
-            "### perfgate: ⏳ running",
+            first_line(head, MEASURING),
             "",
-            f"{sha(head)} against its merge base {sha(base)}, as soon as the box is free. [Live log]({log})",
+            f"Against its merge base {sha(base)}, as soon as the box is free. [Live log]({log})",
             "",
             f"- recipes: {recipes}",
             f"- planned launches: {plan.fewest_launches} to {plan.most_launches}, "
@@ -125,16 +222,17 @@ def running(head: str, base: str, log: str, plan: Planned) -> str:
     )
 
 
-def without_numbers(title: str, head: str, reason: str, log: str) -> str:
-    """The text of a run that measured nothing."""
-    return f"### perfgate: {title}\n\n{sha(head)}: {plain(reason)} [Log]({log})"
+def without_numbers(head: str, headline: Headline, reason: str, step: str, log: str) -> str:
+    """The text of a request that came to no numbers."""
+    sentence = plain(reason, 600)
+    return f"{first_line(head, headline)}\n\n{sentence}{' ' if sentence else ''}[Log]({log})" + (
+        f"\n\n**What next.** {step}" if step else ""
+    )
 
 
 def own_config(fault: str) -> str:
-    """What a pull request's own perfgate.yml would do; empty where nothing is wrong with it."""
-    if not fault:
-        return ""
-    return "\n\n" + note(f"Measured with the base branch's perfgate.yml. This pull request's own: {plain(fault)}")
+    """What a pull request's own perfgate.yml would do."""
+    return note(f"Measured with the base branch's perfgate.yml. This pull request's own: {plain(fault)}")
 
 
 def note(text: str) -> str:
@@ -150,6 +248,25 @@ def stands(log: str) -> str:
         f"> [!WARNING]\n> On these same two trees [an earlier run]({log}) found a regression, and what follows does "
         "not overcome its evidence: the regression stands. `/perfgate rerun` adds pairs to it.\n"
     )
+
+
+def unknown_past(what: str) -> str:
+    return note(
+        f"What perfgate found before could not be read ({plain(what)}), so whether a regression of the same two trees "
+        "stands is not known. Re-run the job."
+    )
+
+
+def other_base(base: str) -> str:
+    return (
+        "The pull request goes to another branch now. What was measured before speaks of another base. "
+        f"`/perfgate run` measures it against {plain(base)}."
+    )
+
+
+def report_of(entry: Entry, runs_url: str) -> str:
+    """Above a report that stays while something else is the case."""
+    return f"**Measured last:** {WORDS[str(entry.word)]} at {sha(entry.head)} ([log]({runs_url}/{entry.run}))"
 
 
 def earlier(entries: Sequence[Entry], accepts: Sequence[Accepted], runs_url: str) -> str:

@@ -21,6 +21,15 @@ from perfgate.run.folder import COMMENT_FILE, PAGE_FILE
 
 def conclude(run: Path) -> r.Result:
     """Verdict, result.json, comment and page of a run directory, from its facts and the evidence kept with them."""
+    facts, result = judged(run)
+    write_result(run, result)
+    write_whole(run / COMMENT_FILE, render_comment(result))
+    write_whole(run / PAGE_FILE, render_page(result, facts.facts))
+    return result
+
+
+def judged(run: Path) -> tuple[RunFacts, r.Result]:
+    """The facts of a run directory and what they come to. Writes nothing."""
     facts = RunFacts.of(read_facts(run))
     if facts is None:
         raise PerfgateError("the run here never began", where=str(run), remedy="measure again")
@@ -28,8 +37,4 @@ def conclude(run: Path) -> r.Result:
     skipped = None
     if facts.plan.diff_class == "nothing" and not facts.launches and not facts.plan.calibration:
         skipped = facts.plan.diff_reason or "Nothing to measure: the diff touches no code that serves."
-    result = judge_run(evidence, assess_environment(facts), skipped)
-    write_result(run, result)
-    write_whole(run / COMMENT_FILE, render_comment(result))
-    write_whole(run / PAGE_FILE, render_page(result, facts.facts))
-    return result
+    return facts, judge_run(evidence, assess_environment(facts), skipped)

@@ -51,6 +51,7 @@ class GateRequest:
     calibration: bool = False  # all pairs are measured, whatever the judge says: to learn the box's noise
     wait_s: float = 0.0  # for the box, when another gate has it
     pr: r.PullRequest | None = None
+    workflow_run: int | None = None  # that asked for it; the run's id names it, so that no other answers for it
     hidden: tuple[Path, ...] = ()  # folders that PR code must not see, besides perfgate's own
     isolation: Literal["none"] | None = None  # in place of what the box's file says, where all code is trusted
 
@@ -205,7 +206,7 @@ def make_plan(
     limits = resolved.limits
     return r.Plan(
         id="plan",
-        run_id=_run_id(commits.head.sha),
+        run_id=_run_id(commits.head.sha, request.workflow_run),
         perfgate=__version__,
         box=resolved.box.name,
         profile=resolved.profile,
@@ -259,8 +260,14 @@ def _recipe_plan(recipe: ResolvedRecipe, resolved: Resolved, workload: str, seed
     )
 
 
-def _run_id(head: str) -> str:
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{head[:9]}-{short_hash(secrets.token_hex(8), 4)}"
+def _run_id(head: str, workflow_run: int | None) -> str:
+    own = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{head[:9]}-{short_hash(secrets.token_hex(8), 4)}"
+    return own if workflow_run is None else f"{own}{workflow_suffix(workflow_run)}"
+
+
+def workflow_suffix(workflow_run: int) -> str:
+    """How the id of a run ends that a workflow run asked for."""
+    return f"-w{workflow_run}"
 
 
 # ------------------------------------------------------------------------------------------------ before it measures

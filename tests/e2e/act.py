@@ -84,12 +84,14 @@ runs:
 UPLOAD_PY = """\
 import glob, os, pathlib, zipfile
 
-place = pathlib.Path(os.environ["E2E_ARTIFACTS"], os.environ["GITHUB_RUN_ID"], os.environ["NAME"] + ".zip")
-found = [path for line in os.environ["FILES"].split() for path in glob.glob(line)]
-if found:
+place = pathlib.Path(os.environ["E2E_ARTIFACTS"], os.environ["GITHUB_RUN_ID"], os.environ["NAME"])
+given = [pathlib.Path(path) for line in os.environ["FILES"].split() for path in glob.glob(line)]
+files = [file for path in given for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
+if files:
+    root = os.path.commonpath([path.parent for path in given])
     with zipfile.ZipFile(place, "w") as archive:
-        for path in found:
-            archive.write(path, os.path.basename(path))
+        for file in files:
+            archive.write(file, file.relative_to(root))
 """
 DOWNLOAD = """\
 name: download-artifact
@@ -100,7 +102,7 @@ runs:
   steps:
     - shell: bash
       env: {NAME: "${{ inputs.name }}", FOLDER: "${{ inputs.path }}"}
-      run: mkdir -p "$FOLDER" && cp "$E2E_ARTIFACTS/$GITHUB_RUN_ID/$NAME.zip" "$FOLDER/"
+      run: mkdir -p "$FOLDER" && cp "$E2E_ARTIFACTS/$GITHUB_RUN_ID/$NAME" "$FOLDER/"
 """
 SHIMS = {"actions/checkout": CHECKOUT, "astral-sh/setup-uv": SETUP_UV, "actions/upload-artifact": UPLOAD}
 SHIMS["actions/download-artifact"] = DOWNLOAD

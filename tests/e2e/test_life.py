@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
 from perfgate.errors import PerfgateError
-from perfgate.github.comment import MARKER, text_of_newest
+from perfgate.github import say
+from perfgate.github.comment import MARKER, Own, text_of
 from perfgate.github.commits import FetchError, Origin, fetch_commits
-from perfgate.github.say import Desk, Sticky
 from perfgate.records import MetricVerdict, Result, Side, Verdict
+from perfgate.records.files import result_to_json
 from tests.e2e.hub import payloads
 from tests.e2e.hub.stage import NAME, Done, Stage
 from tests.e2e.hub.world import BOT, PullRequest, User
@@ -34,7 +36,7 @@ def without_numbers(result: Result, verdict: Verdict, code: int, side: Side | No
 def measured(stage: Stage, pull: PullRequest, **how: str) -> Done:
     """The maintainer's command, authorised."""
     stage.person("maintainer", "write")
-    done = stage.say(pull, "maintainer", f"/perfgate run {pull.head[:7]}", **how)
+    done = stage.say(pull, "maintainer", f"/perfgate run {pull.head}", **how)
     assert done.outputs["measure"] == "true"
     return done
 
@@ -46,7 +48,7 @@ def test_push_to_verdict(stage: Stage) -> None:
     pull = stage.pull()
     done = stage.event(pull, "opened")
     assert done.outputs["measure"] == "true"
-    assert "running" in stage.sticky(pull).body
+    assert "measuring" in stage.sticky(pull).body
     assert f"/actions/runs/{done.request.run}" in stage.sticky(pull).body
     assert "planned launches: 4 to 24" in stage.sticky(pull).body
     assert "expected end" in stage.sticky(pull).body
@@ -66,10 +68,7 @@ def test_push_to_verdict(stage: Stage) -> None:
 
 def test_request_binds_full_shas_trees_and_the_base_branchs_configuration(stage: Stage) -> None:
     pull = stage.pull()
-    stage.upstream.commit(
-        {".github/perfgate.yml": "limits: {minutes: 30}\ngithub: {fail_on: [environment]}\n"}, "Config"
-    )
-    stage.upstream.push("main")
+    stage.configure("limits: {minutes: 30}\ngithub: {fail_on: [environment]}\n")
     request = stage.event(pull).request
     assert request.head == pull.head
     assert request.head_tree == stage.upstream.tree(pull.head)
@@ -110,7 +109,7 @@ def test_older_verdicts_are_folded(stage: Stage) -> None:
     stage.push(pull, {"python/sglang/more.py": "x = 1\n"})
     second = stage.event(pull, "synchronize")
     body = stage.sticky(pull).body
-    assert body.index("running") < body.index("<details>") < body.rindex(old[:12])
+    assert body.index("measuring") < body.index("<details>") < body.rindex(old[:12])
     stage.publish(second.request, passed(stage.result(second.request)))
     body = stage.sticky(pull).body
     assert "pass" in body.split("<details>")[0]
@@ -137,7 +136,7 @@ def test_docs_only_ends_green_without_a_comment(stage: Stage) -> None:
     done = stage.event(pull)
     assert "measure" not in done.outputs
     assert stage.check(pull.head)["conclusion"] == "success"
-    assert "Nothing to measure" in stage.check(pull.head)["output"]["title"]
+    assert "nothing to measure" in stage.check(pull.head)["output"]["title"]
     assert stage.said(pull) == []
     assert "docs/readme.md" in done.summary
 
@@ -147,21 +146,23 @@ def test_docs_only_on_request_is_answered(stage: Stage) -> None:
     stage.person("maintainer", "write")
     done = stage.say(pull, "maintainer", "/perfgate run")
     assert "measure" not in done.outputs
-    assert "Nothing" in stage.sticky(pull).body
+    assert "nothing to measure" in stage.sticky(pull).body
 
 
 def test_a_fork_is_only_told_how(stage: Stage) -> None:
     pull = stage.pull(fork=True, author="stranger")
     done = stage.event(pull, token="fork")
     assert done.outputs == {}
-    assert f"/perfgate run {pull.head[:12]}" in done.summary
+    assert f"/perfgate run {pull.head}" in done.summary
     assert stage.hub.calls() == []  # its token could write nothing, and nothing is asked
 
 
-def test_dependabot_is_treated_like_a_fork(stage: Stage) -> None:
+def test_dependabot_is_told_what_it_is(stage: Stage) -> None:
     pull = stage.pull(author="dependabot[bot]")
     done = stage.event(pull, sender=User("dependabot[bot]", 49699333, "Bot"), token="fork")
     assert done.outputs == {}
+    assert "dependabot" in done.summary
+    assert "fork" not in done.summary
     assert stage.hub.calls() == []
 
 
@@ -176,8 +177,7 @@ def test_merge_group_does_not_hang(stage: Stage) -> None:
 
 
 def test_auto_off(stage: Stage) -> None:
-    stage.upstream.commit({".github/perfgate.yml": "github: {auto: 'off'}\n"}, "Config")
-    stage.upstream.push("main")
+    stage.configure("github: {auto: 'off'}\n")
     pull = stage.pull()
     assert stage.event(pull).outputs == {}
     assert stage.checks(pull.head) == []
@@ -192,8 +192,7 @@ def test_the_callers_auto_wins(stage: Stage) -> None:
 
 
 def test_auto_label(stage: Stage) -> None:
-    stage.upstream.commit({".github/perfgate.yml": "github: {auto: label, label: bench}\n"}, "Config")
-    stage.upstream.push("main")
+    stage.configure("github: {auto: label, label: bench}\n")
     pull, maintainer = stage.pull(), stage.person("maintainer", "write")
     helper = stage.person("helper", "triage")
     assert stage.event(pull).outputs == {}
@@ -267,8 +266,7 @@ def test_conclusion(stage: Stage, verdict: Verdict, code: int, side: Side | None
 
 
 def test_fail_on(stage: Stage) -> None:
-    stage.upstream.commit({".github/perfgate.yml": "github: {fail_on: [inconclusive]}\n"}, "Config")
-    stage.upstream.push("main")
+    stage.configure("github: {fail_on: [inconclusive]}\n")
     pull = stage.pull()
     request = stage.event(pull).request
     stage.publish(request, without_numbers(stage.result(request), Verdict.INCONCLUSIVE, 3))
@@ -276,20 +274,35 @@ def test_fail_on(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("measured", "conclusion", "said"),
+    ("measured", "more", "conclusion", "said", "acts"),
     [
-        ("failure", "neutral", "runner was lost"),
-        ("success", "neutral", "Nothing was measured"),
-        ("cancelled", "cancelled", "cancelled"),
-        ("skipped", "neutral", "Nothing was measured"),
+        ("failure", {}, "neutral", "the runner was lost", "the box's owner"),
+        ("failure", {"PERFGATE_REASON": "no model"}, "neutral", "the box refused", "the box's owner"),
+        ("success", {}, "neutral", "sent no result back", "the box's owner"),
+        ("skipped", {}, "neutral", "sent no result back", "the box's owner"),
+        ("cancelled", {}, "cancelled", "cancelled", "nobody"),
+        ("cancelled", {"PERFGATE_BEGAN": "1000"}, "neutral", "ran out of its time", "the box's owner"),
+        ("cancelled", {"PERFGATE_BEGAN": "99999999999"}, "cancelled", "cancelled", "nobody"),
     ],
 )
-def test_nothing_came_back(stage: Stage, measured: str, conclusion: str, said: str) -> None:
+def test_each_cause_has_its_own_words(
+    stage: Stage, measured: str, more: dict[str, str], conclusion: str, said: str, acts: str
+) -> None:
+    """What, who acts, and the next step; never that the box was not the same for both sides."""
     pull = stage.pull()
     request = stage.event(pull).request
-    stage.publish(request, None, measured)
-    assert stage.check(pull.head)["conclusion"] == conclusion
-    assert said in stage.sticky(pull).body
+    stage.publish(request, None, measured, **more)
+    check, body = stage.check(pull.head), stage.sticky(pull).body
+    assert check["conclusion"] == conclusion
+    for text in (check["output"]["title"], first_line(body)):
+        assert said in text
+        assert f"{acts} has to act" in text or f"{acts} has to act, not the author" in text
+    assert "not the same" not in body + str(check)
+    assert "**What next.**" in text_of(body).now
+
+
+def first_line(body: str) -> str:
+    return text_of(body).now.split("\n")[0]
 
 
 def test_the_box_says_why(stage: Stage) -> None:
@@ -302,21 +315,31 @@ def test_the_box_says_why(stage: Stage) -> None:
     assert "\\<img" in body
 
 
-@pytest.mark.parametrize("change", ["other", "cut", "garbage"])
+@pytest.mark.parametrize("change", ["other", "earlier", "cut", "garbage", "infinite"])
 def test_an_artifact_that_cannot_be_trusted(stage: Stage, change: str) -> None:
     pull = stage.pull()
     request = stage.event(pull).request
-    place = stage.folder / "hostile"
-    good = passed(stage.result(request))
-    if change == "other":
-        good = dataclasses.replace(good, head=dataclasses.replace(good.head, sha="f" * 40))
-    stage.publish(request, good, artifact=place)
-    file = place / "result.json"
-    if change != "other":
-        file.write_text(file.read_text()[:200] if change == "cut" else "<script>")
-        stage.publish(request, None, artifact=place)
+    asked = request.model_copy(update={"head": "f" * 40}) if change == "other" else request
+    place = stage.facts(asked, stage.folder / "hostile", run=request.run - 1 if change == "earlier" else None)
+    file = place / "facts.jsonl"
+    text = file.read_text()
+    endless = re.sub(r'"decode_s":[0-9.]+', '"decode_s":Infinity', text)
+    changed = {"cut": text[:200], "garbage": "<script>", "infinite": endless}
+    file.write_text(changed.get(change, text))
+    stage.publish(request, None, artifact=place)
     assert stage.check(pull.head)["conclusion"] == "neutral"
-    assert "cannot be used" in stage.sticky(pull).body
+    assert "is not believed" in first_line(stage.sticky(pull).body)
+
+
+def test_the_facts_are_judged_again_and_nothing_else_is_taken(stage: Stage) -> None:
+    """A result that says pass lies beside facts that show a loss."""
+    pull = stage.pull()
+    request = stage.event(pull).request
+    place = stage.facts(request, stage.folder / "artifact")
+    (place / "result.json").write_text(result_to_json(passed(stage.result(request))))
+    stage.publish(request, None, artifact=place)
+    assert stage.check(pull.head)["conclusion"] == "failure"
+    assert "regression" in first_line(stage.sticky(pull).body)
 
 
 def test_another_runs_request_is_refused(stage: Stage) -> None:
@@ -348,11 +371,11 @@ def test_a_stale_result_never_overwrites_a_newer_verdict(stage: Stage) -> None:
     stage.push(pull, {"python/sglang/more.py": "x = 1\n"})
     second = stage.event(pull, "synchronize").request
     stage.publish(second, stage.result(second))
-    newest = text_of_newest(stage.sticky(pull).body)
+    newest = text_of(stage.sticky(pull).body)
     stage.publish(first, passed(stage.result(first)))
     body = stage.sticky(pull).body
-    assert "regression" in newest
-    assert text_of_newest(body) == newest
+    assert "regression" in newest.now
+    assert (text_of(body).now, text_of(body).report) == (newest.now, newest.report)
     assert "✅ pass (stale)" in body
 
 
@@ -457,11 +480,11 @@ def test_two_runs_that_both_make_the_first_comment(stage: Stage, monkeypatch: py
     pull = stage.pull()
     first = measured(stage, pull).request
     stage.push(pull, {"python/sglang/more.py": "x = 1\n"})
-    find, unseen = Desk.find_sticky, iter([Sticky()])
-    monkeypatch.setattr(Desk, "find_sticky", lambda self, *known: next(unseen, None) or find(self, *known))
-    second = stage.event(pull, "synchronize").request
+    find, unseen = say.find_own, iter([Own()])
+    monkeypatch.setattr(say, "find_own", lambda *known: next(unseen, None) or find(*known))
+    stage.event(pull, "synchronize")
     body = stage.sticky(pull).body
-    assert second.sticky == first.sticky == stage.sticky(pull).id
+    assert len(stage.said(pull)) == 1
     assert pull.head[:12] in body
     assert first.head[:12] in body
 

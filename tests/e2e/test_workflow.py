@@ -6,17 +6,14 @@ and test_asking.py.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from pathlib import Path
 from typing import Any
 
-from perfgate.github.comment import text_of_newest
-from perfgate.records import Notice
-from perfgate.records.files import read_result, result_to_json
+from perfgate.github.comment import text_of
 from tests.e2e.act import Ran
-from tests.e2e.conftest import Perfgate, Theatre
+from tests.e2e.conftest import Theatre
 from tests.e2e.hub import payloads
 from tests.e2e.hub.stage import STORY
 from tests.unit.report.rendering import active, hidden_characters
@@ -33,7 +30,7 @@ def test_a_maintainer_starts_a_fork_with_nothing_prepared(theatre: Theatre) -> N
     stage, theatre.act.venv = theatre.stage, None
     stage.person("maintainer", "write")
     pull = stage.pull(fork=True, author="stranger")
-    ran = theatre.say(pull, "maintainer", f"/perfgate run {pull.head[:7]}")
+    ran = theatre.say(pull, "maintainer", f"/perfgate run {pull.head}")
     assert ran.code == 0, ran.log
     assert jobs(ran) == {"authorise": "success", "measure": "success", "publish": "success"}
     assert stage.check(pull.head)["conclusion"] == "failure"
@@ -48,7 +45,7 @@ def test_events_that_end_without_the_box(theatre: Theatre) -> None:
     ran = theatre.push(fork, "opened", token="fork")
     assert (ran.code, jobs(ran)) == (0, {"authorise": "success"})
     assert {call.method for call in stage.hub.calls()} <= {"GET"}
-    assert f"/perfgate run {fork.head[:12]}" in ran.log  # the job summary
+    assert f"/perfgate run {fork.head}" in ran.log  # the job summary
 
     docs = stage.pull({"docs/words.md": "more\n"})
     ran = theatre.push(docs, "opened")
@@ -72,27 +69,13 @@ def test_two_refs_by_hand(theatre: Theatre) -> None:
     assert "regression" in ran.log
 
 
-def test_perfgate_at_another_commit_than_its_workflow_is_refused(theatre: Theatre, canned_perfgate: Perfgate) -> None:
-    workflow = theatre.stage.upstream.work / ".github/workflows/perfgate.yml"
-    text = workflow.read_text().replace(f"gate.yml@{canned_perfgate.sha}", "gate.yml@main")
-    theatre.stage.upstream.commit({".github/workflows/perfgate.yml": text}, "Follow main")
-    theatre.stage.upstream.push("main")
+def test_what_the_box_sends_is_not_believed(theatre: Theatre) -> None:
+    """The artifact holds the facts of another commit."""
     pull = theatre.stage.pull()
-    ran = theatre.push(pull, "opened")
-    assert jobs(ran) == {"authorise": "failure"}
-    assert "perfgate-ref says" in ran.log
-    assert theatre.stage.repository.checks == {}
-
-
-def test_what_the_box_sends_is_not_believed(theatre: Theatre, tmp_path: Path) -> None:
-    """The artifact says pass, of another commit."""
-    forged = tmp_path / "forged.json"
-    forged.write_text((STORY / "result.json").read_text().replace("regression", "pass"))
-    pull = theatre.stage.pull()
-    ran = theatre.push(pull, "opened", E2E_RAW=str(forged))
+    ran = theatre.push(pull, "opened", E2E_RAW=str(STORY / "facts.jsonl"))
     assert jobs(ran) == {"authorise": "success", "measure": "success", "publish": "success"}
     assert theatre.stage.check(pull.head)["conclusion"] == "neutral"
-    assert "cannot be used" in theatre.stage.sticky(pull).body
+    assert "is not believed" in theatre.stage.sticky(pull).body
 
 
 # ------------------------------------------------------------------------------------------------ injection
@@ -121,7 +104,7 @@ def test_no_text_of_a_stranger_executes_or_escapes(theatre: Theatre, tmp_path: P
     stage.person("maintainer", "write")
     hostile = {"E2E_CANNED": str(hostile_story(tmp_path / "story", text))}
 
-    ran = theatre.say(pull, "maintainer", f"/perfgate run {pull.head[:7]}\n{text}\n::add-path::/tmp", **hostile)
+    ran = theatre.say(pull, "maintainer", f"/perfgate run {pull.head}\n{text}\n::add-path::/tmp", **hostile)
     assert jobs(ran) == {"authorise": "success", "measure": "success", "publish": "success"}, ran.log
     assert stage.check(pull.head)["conclusion"] == "failure"
     theatre.say(pull, "maintainer", f"/perfgate accept {text[:200].replace(chr(0x202E), '')}")
@@ -138,20 +121,20 @@ def test_no_text_of_a_stranger_executes_or_escapes(theatre: Theatre, tmp_path: P
 
 
 def hostile_story(folder: Path, text: str) -> Path:
-    """The recorded regression, with a stranger's text wherever a result holds text."""
+    """The recorded regression, with a stranger's text wherever facts hold text of one."""
+    spoilt = {"title", "reason", "text", "why", "what", "recipe_note", "box", "output", "notes"}
 
     def spoil(value: Any, name: str = "") -> Any:
         if isinstance(value, dict):
             return {key: spoil(one, key) for key, one in value.items()}
         if isinstance(value, list):
             return [spoil(one, name) for one in value]
-        return text if name in {"title", "reason", "sentence", "text", "why", "what", "recipe", "box"} else value
+        return text if name in spoilt and isinstance(value, str) else value
 
-    story = read_result(STORY)
-    log = Notice(code="log", text="what the server said", data={"lines": [text, f"::add-path::{text}"]})
-    data = spoil(json.loads(result_to_json(dataclasses.replace(story, warnings=(*story.warnings, log)))))
+    facts = [json.loads(line) for line in (STORY / "facts.jsonl").read_text().splitlines()]
+    facts[0]["notes"] = [text, f"::add-path::{text}"]
     folder.mkdir()
-    (folder / "result.json").write_text(json.dumps(data))
+    (folder / "facts.jsonl").write_text("".join(json.dumps(spoil(fact)) + "\n" for fact in facts))
     return folder
 
 
@@ -160,6 +143,7 @@ def check_harmless(body: str, text: str) -> None:
     assert body.count("<!-- perfgate -->") <= 1
     assert text not in body
     assert hidden_characters(body.replace("\ufe0f", "")) == []
-    shown = text_of_newest(body) if body.startswith("<!-- perfgate -->") else body
+    text_shown = text_of(body)
+    shown = f"{text_shown.now}\n{text_shown.report}" if body.startswith("<!-- perfgate -->") else body
     words = ("everyone", "evil", "img", "onerror", "canary", "token", "comment ' perfgate '")
     assert [one for one in active(shown, links=True) if any(word in one for word in words)] == []

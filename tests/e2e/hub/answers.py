@@ -122,6 +122,8 @@ def pull_data(repository: Repository, pull: PullRequest) -> dict[str, Any]:
         "title": pull.title,
         "state": pull.state,
         "user": _user(pull.user),
+        "draft": pull.draft,
+        "locked": pull.locked,
         "labels": [_label(name) for name in pull.labels],
         "head": end(pull.head, pull.head_ref, pull.head_repository),
         "base": end(base, pull.base_ref, repository.name),
@@ -141,19 +143,14 @@ def _label(name: str) -> dict[str, Any]:
     }
 
 
-@on("PUT", REPO + "/issues/{issue_number}/labels")
-def put_labels(call: Call) -> Answer:
+@on("DELETE", REPO + "/issues/{issue_number}/labels/{name}")
+def delete_label(call: Call) -> Answer:
     call.need("issues", "pull-requests", level="write")
-    pull = call.repository.pulls[call.number("issue_number")]
-    pull.labels = list(call.body["labels"])
-    return Answer(200, [_label(name) for name in pull.labels])
-
-
-@on("DELETE", REPO + "/issues/{issue_number}/labels")
-def delete_labels(call: Call) -> Answer:
-    call.need("issues", "pull-requests", level="write")
-    call.repository.pulls[call.number("issue_number")].labels = []
-    return Answer(204, None)
+    pull, name = call.repository.pulls[call.number("issue_number")], call.operation.parameters["name"]
+    if name not in pull.labels:
+        raise Refused(404, "Label does not exist")
+    pull.labels.remove(name)
+    return Answer(200, [_label(one) for one in pull.labels])
 
 
 # ------------------------------------------------------------------------------------------------ comments
@@ -187,10 +184,16 @@ def post_comment(call: Call) -> Answer:
     number = call.number("issue_number")
     if number not in call.repository.pulls:
         raise Refused(404, "Not Found")
+    _check_open(call, number)
     _check_length(call.body["body"])
     return Answer(
         201, _comment(call, call.world.comment(call.repository, number, call.token.acts_as, call.body["body"]))
     )
+
+
+def _check_open(call: Call, number: int) -> None:
+    if call.repository.pulls[number].locked:
+        raise Refused(403, "Unable to create comment because issue is locked.")
 
 
 def _check_length(body: str) -> None:
@@ -215,6 +218,7 @@ def get_comment(call: Call) -> Answer:
 def patch_comment(call: Call) -> Answer:
     call.need("issues", "pull-requests", level="write")
     comment = _comment_of(call)
+    _check_open(call, comment.number)
     _check_length(call.body["body"])
     comment.body = call.body["body"]
     comment.edits += 1
@@ -265,7 +269,7 @@ def _check(call: Call, check: CheckRun) -> dict[str, Any]:
             "annotations_count": len(values.get("annotations", [])),
             "annotations_url": "https://example.org/annotations",
         },
-        "check_suite": {"id": 9},
+        "check_suite": {"id": check.suite},
         "pull_requests": [],  # as for every commit of a fork
     }
     return description().make("check-run", body)
@@ -320,8 +324,11 @@ def list_checks(call: Call) -> Answer:
         for check in reversed(call.repository.checks_of(sha))
         if check.values["name"] == call.query.get("check_name", check.values["name"])
     ]
-    if call.query.get("filter", "latest") == "latest":
-        named = named[:1]
+    if call.query.get("filter", "latest") == "latest":  # of each name in each suite
+        newest: dict[tuple[int, str], CheckRun] = {}
+        for check in named:
+            newest.setdefault((check.suite, check.values["name"]), check)
+        named = list(newest.values())
     page = _page(call, [_check(call, check) for check in named])
     return Answer(200, {"total_count": len(named), "check_runs": page.body}, page.headers)
 

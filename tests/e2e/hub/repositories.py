@@ -16,7 +16,12 @@ ENVIRONMENT = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_CONFIG_NOSYSTEM": "1",
 }
-START = {"python/sglang/__init__.py": "", "python/pyproject.toml": "[project]\nname = 'sglang'\n"}
+MODELS = "recipes: {baseline: {model: m}, eagle3: {model: m, draft: d}}\n"
+START = {
+    "python/sglang/__init__.py": "",
+    "python/pyproject.toml": "[project]\nname = 'sglang'\n",
+    ".github/perfgate.yml": MODELS,
+}
 
 
 def git(where: Path, *arguments: str) -> str:
@@ -36,9 +41,7 @@ class Upstream:
         else:
             self.work.mkdir(parents=True)
             git(self.work, "init", "-q", "-b", "main")
-            self.commit(
-                {"python/sglang/__init__.py": "", "python/pyproject.toml": "[project]\nname = 'sglang'\n"}, "Base"
-            )
+            self.commit(START, "Base")
         git(folder, "init", "-q", "--bare", "-b", "main", str(self.bare))
         git(self.work, "remote", "add", "hub", str(self.bare))
         self.push("main")

@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,6 +37,8 @@ class Fault:
     headers: Mapping[str, str] = field(default_factory=dict)
     message: str = "Something went wrong"
     times: int = 1
+    raw: str | None = None  # the whole answer, of another kind than GitHub's
+    hangs_s: float = 0.0  # before the answer
 
     def matches(self, method: str, path: str) -> bool:
         return self.times > 0 and method == self.method and re.search(self.path, path) is not None
@@ -58,6 +61,7 @@ class Hub:
         self.log: list[Logged] = []
         self.violations: list[str] = []
         self.lock = threading.Lock()
+        self.late_s = 0.0  # how late the answer at hand is
         handler = type("Handler", (_Handler,), {"hub": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -92,6 +96,9 @@ class Hub:
             if fault:
                 failed = {"message": fault.message, "documentation_url": "https://example.org"}
                 answer = Answer(fault.status, failed, dict(fault.headers)) if fault.status else None  # type: ignore[assignment]
+                if answer and fault.raw is not None:
+                    answer.body = fault.raw.encode()
+                self.late_s = fault.hangs_s
             self.log.append(Logged(method, path, answer.status if answer else None, body))
             return answer
 
@@ -140,7 +147,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
             return
-        data = b"" if answer.body is None else json.dumps(answer.body).encode()
+        late_s, self.hub.late_s = self.hub.late_s, 0.0
+        if late_s:
+            time.sleep(late_s)
+        if isinstance(answer.body, bytes):
+            data = answer.body
+        else:
+            data = b"" if answer.body is None else json.dumps(answer.body).encode()
         self._send(answer.status, {"Content-Type": "application/json; charset=utf-8", **answer.headers}, data)
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve

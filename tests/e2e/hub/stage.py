@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perfgate.github.artifact import read_artifact
 from perfgate.github.client import Patience
+from perfgate.github.publish import publish_step
 from perfgate.github.request import Request
-from perfgate.github.steps import publish_step, respond_step
+from perfgate.github.respond import respond_step
 from perfgate.records import PullRequest as PullRecord
 from perfgate.records import Result
-from perfgate.records.files import read_result, result_to_json
+from perfgate.records.files import read_result
 from tests.e2e.hub import payloads
-from tests.e2e.hub.repositories import Upstream
+from tests.e2e.hub.repositories import MODELS, Upstream
 from tests.e2e.hub.server import Hub
 from tests.e2e.hub.world import CheckRun, Comment, PullRequest, Repository, User, World
 
@@ -89,6 +91,11 @@ class Stage:
         self.upstream.push_pull(pull.number, pull.head)
         return pull.head
 
+    def configure(self, text: str) -> None:
+        """perfgate.yml of the base branch."""
+        self.upstream.commit({".github/perfgate.yml": MODELS + text}, "Config")
+        self.upstream.push("main")
+
     # ---- events
 
     def comment(self, pull: PullRequest, login: str, body: str) -> Comment:
@@ -143,18 +150,17 @@ class Stage:
         artifact: Path | None = None,
         **more: str,
     ) -> Done:
+        """The last job. Where a result is given it is what the artifact's facts are judged to."""
         environment = self.environment("pull_request", {}, request.run, request.attempt, "full")
         environment |= {"PERFGATE_REQUEST": request.to_line(), "PERFGATE_MEASURED": measured, **more}
-        place = artifact or self.folder / f"artifact-{len(list(self.folder.iterdir()))}"
-        if result is not None:
-            place.mkdir()
-            (place / "result.json").write_text(result_to_json(result))
-        code = publish_step(environment, place, IMPATIENT)
+        place = artifact or self.folder / "nothing-came"
+        read = read_artifact if result is None else lambda *_: result
+        code = publish_step(environment, place, IMPATIENT, read)
         self.repository.runs[request.run] = "completed"
         return dataclasses.replace(_done(environment), exit=int(code))
 
     def result(self, request: Request, like: Path = STORY, **changes: Any) -> Result:
-        """A recorded result, made to speak of this request."""
+        """A recorded result, made to speak of this request: what its facts would be judged to."""
         recorded = read_result(like)
         pr = PullRecord(repository=NAME, number=request.pr) if request.pr else None
         return dataclasses.replace(
@@ -164,6 +170,12 @@ class Stage:
             pr=pr,
             **{"run_id": f"run-{request.run}", **changes},
         )
+
+    def facts(self, request: Request, folder: Path, run: int | None = None) -> Path:
+        """A recorded run's facts, made to speak of this request, as the box would send them."""
+        folder.mkdir()
+        (folder / "facts.jsonl").write_text(story_facts(request, run))
+        return folder
 
     # ---- what people see
 
@@ -192,6 +204,17 @@ def _done(environment: dict[str, str]) -> Done:
         outputs=read_outputs(output.read_text() if output.exists() else ""),
         summary=summary.read_text() if summary.exists() else "",
     )
+
+
+def story_facts(request: Request, run: int | None = None) -> str:
+    """The recorded regression, as if it had been measured for this request."""
+    lines = (STORY / "facts.jsonl").read_text().splitlines(keepends=True)
+    plan = json.loads(lines[0])
+    plan |= {"config": request.config, "run_id": f"story-w{run or request.run}"}
+    plan["pr"] = {"repository": request.repository, "number": request.pr} if request.pr else None
+    plan["base"] |= {"sha": request.base, "tree": request.base_tree}
+    plan["head"] |= {"sha": request.head, "tree": request.head_tree}
+    return "".join([json.dumps(plan) + "\n", *lines[1:]])
 
 
 def read_outputs(text: str) -> dict[str, str]:

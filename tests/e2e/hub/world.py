@@ -61,6 +61,7 @@ class CheckRun:
     head_sha: str
     app: str
     values: dict[str, Any]
+    suite: int = 1
 
 
 @dataclass
@@ -74,6 +75,8 @@ class PullRequest:
     title: str = "A change"
     state: str = "open"
     labels: list[str] = field(default_factory=list)
+    draft: bool = False
+    locked: bool = False  # nobody may comment, a workflow's token neither
 
 
 @dataclass

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,16 +14,17 @@ from perfgate.github.comment import (
     EARLIER,
     MARKER,
     MAX_ENTRIES,
+    MEASURED,
     Accepted,
     Entry,
     State,
+    Text,
     assemble,
-    is_ours,
-    room_for_text,
+    room_for_report,
     standing_regression,
     state_line,
     state_of,
-    text_of_newest,
+    text_of,
 )
 from perfgate.records import Verdict
 from perfgate.report.comment import COMMENT_LIMIT, length
@@ -50,7 +53,7 @@ states = st.builds(State, entries=st.lists(entries, max_size=5).map(tuple))
 
 @given(states, st.text(max_size=300))
 def test_the_state_survives_the_comment(state: State, text: str) -> None:
-    body = assemble(state, text, "")
+    body = assemble(state, Text(text))
     assert state_of(body) == state
     assert state_line(state).count("-->") == 1
     assert "\n" not in state_line(state)
@@ -59,7 +62,7 @@ def test_the_state_survives_the_comment(state: State, text: str) -> None:
 @given(st.text(max_size=300))
 def test_no_text_forges_a_state(text: str) -> None:
     forged = state_line(State(entries=(entry(99, Verdict.PASS),)))
-    body = assemble(State(), f"{forged}\n{MARKER}\n{forged}\n{text}", forged)
+    body = assemble(State(), Text(f"{forged}\n{MARKER}\n{forged}\n{text}", f"{forged}{text}", forged))
     assert state_of(body) == State()
 
 
@@ -78,16 +81,11 @@ def test_a_damaged_state_is_an_empty_one(line: str) -> None:
     assert state_of(f"{MARKER}\n{line}\ntext") == State()
 
 
-def test_marker_and_author_together() -> None:
-    assert is_ours("github-actions[bot]", f"{MARKER}\nx", "github-actions[bot]")
-    assert not is_ours("mallory", f"{MARKER}\nx", "github-actions[bot]")
-    assert not is_ours("github-actions[bot]", f"quoted:\n{MARKER}\nx", "github-actions[bot]")
-
-
-@given(states, st.text(max_size=100))
-def test_newest_text_comes_back(state: State, text: str) -> None:
-    clean = "x" + text.replace(EARLIER, "").replace("\r", "").strip("\n")
-    assert text_of_newest(assemble(state, clean, "earlier")).strip("\n") == clean.strip("\n")
+@given(states, st.text(max_size=100), st.text(max_size=100))
+def test_each_part_of_the_text_comes_back(state: State, now: str, report: str) -> None:
+    clean = ["x" + re.sub(f"{EARLIER}|{MEASURED}|\r", "", text).strip("\n") for text in (now, report)]
+    found = text_of(assemble(state, Text(*clean, "earlier")))
+    assert found == Text(*clean, "earlier")
 
 
 def test_there_is_always_room_and_never_too_much() -> None:
@@ -101,9 +99,10 @@ def test_there_is_always_room_and_never_too_much() -> None:
     for number in range(20):
         state = state.with_accepted(Accepted(head=f"{number:040x}", by="x" * 39, reason=worst, at=AT))
     earlier = words.earlier(state.entries[1:], state.accepted, "https://example.org/owner/name/actions/runs")
-    room = room_for_text(state, earlier)
+    text = Text("now" * 300, "", earlier)
+    room = room_for_report(state, text)
     assert room > 5_000
-    assert length(assemble(state, "x" * room, earlier)) <= COMMENT_LIMIT
+    assert length(assemble(state, replace(text, report="x" * room))) <= COMMENT_LIMIT
 
 
 def test_entries_are_bounded_but_a_regression_is_not_forgotten() -> None:
@@ -152,8 +151,10 @@ def test_what_was_overcome_stays_so_and_what_came_later_does_not() -> None:
     assert standing_regression(again, entry(5, Verdict.PASS, contains=("run-1",))) is not None
 
 
-def test_accepted_losses_are_bound_to_a_head() -> None:
-    loss = Accepted(head=HEAD, by="alice", reason="more exact", at=AT)
+def test_accepted_losses_are_bound_to_a_head_and_its_base() -> None:
+    loss = Accepted(head=HEAD, base_tree=BASE, by="alice", reason="more exact", at=AT)
     state = State().with_accepted(loss)
-    assert state.accepted_for(HEAD) == loss
-    assert state.accepted_for(OTHER) is None
+    assert state.accepted_for(entry(1, Verdict.REGRESSION)) == loss
+    assert state.accepted_for(entry(1, Verdict.REGRESSION, base_tree=OTHER)) is None
+    assert state.accepted_for(entry(1, Verdict.REGRESSION).model_copy(update={"head": OTHER})) is None
+    assert len(state.with_accepted(loss).accepted) == 1

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from perfgate.config.model import GithubRules
-from perfgate.github.access import LEVELS, level_of, may
+from perfgate.github.client import LEVELS, level_of
+from perfgate.github.decide import may
 
 
 @pytest.mark.parametrize(
