@@ -401,9 +401,7 @@ def _seconds(text: object) -> float | None:
     return float(str(text)) if str(text).isascii() and str(text).isdigit() else None
 
 
-def _seconds(text: object) -> float | None:
-    """Of a Retry-After header; GitHub gives seconds, proxies may give a date."""
-    return float(str(text)) if str(text).isascii() and str(text).isdigit() else None
+# ------------------------------------------------------------------------------------------------ answers
 
 
 def _list(data: Any) -> list[Any]:

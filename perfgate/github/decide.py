@@ -37,7 +37,7 @@ from perfgate.github.job import Job, shorten
 from perfgate.github.request import Request
 from perfgate.records import Result, Side, Verdict
 from perfgate.report.comment import Links, length, render_comment
-from perfgate.report.words import Headline, headline
+from perfgate.report.headline import Headline, headline
 from perfgate.text import visible
 
 ROBOTS = frozenset(("dependabot[bot]",))
@@ -246,7 +246,7 @@ def _other_base(known: Known, job: Job, why: str) -> Decision:
             id=check.id,
             sha=known.pull.head,
             external_id=check.external_id,
-            title=words.title(words.OTHER_BASE),
+            title=words.title(known.pull.head, words.OTHER_BASE),
             summary=text,
             conclusion="action_required",
         )
@@ -366,7 +366,7 @@ def _accept(command: Accept, event: CommentEvent, known: Known, job: Job) -> Dec
             id=check.id,
             sha=pull.head,
             external_id=check.external_id,
-            title=words.title(told),
+            title=words.title(pull.head, told),
             summary=text,
             conclusion="neutral",
         )
@@ -414,7 +414,7 @@ def on_comparison(start: Measure, known: Known, found: Comparison | PerfgateErro
     check = CheckWord(
         sha=pull.head,
         external_id=opened_id(job.run, job.attempt),
-        title=words.title(words.MEASURING),
+        title=words.title(pull.head, words.MEASURING),
         summary=text,
     )
     running = entry.model_copy(update={"word": "running"})
@@ -586,7 +586,7 @@ def settled(
     short = f"{now_text}\n\n{report(MAX_CHECK_TEXT - 1000 - length(now_text))}".strip("\n")
     remembers = external_id(entry)
     check = CheckWord(
-        sha=entry.head, external_id=remembers, title=words.title(told), summary=short, conclusion=conclusion
+        sha=entry.head, external_id=remembers, title=words.title(entry.head, told), summary=short, conclusion=conclusion
     )
 
     def with_word(before: State) -> State:
@@ -613,10 +613,13 @@ def settled(
 
 def _told(entry: Entry, outcome: Outcome) -> Entry:
     result = outcome.result
+    reason = result.reason if result else outcome.reason or words.title(entry.head, outcome.headline)
     return entry.model_copy(
         update={
             "word": outcome.word,
-            "reason": visible(result.reason if result else outcome.reason or outcome.headline.verdict, 300),
+            "reason": visible(
+                result.reason if result else outcome.reason or words.title(entry.head, outcome.headline), 300
+            ),
             "measured": result.run_id if result else None,
             "contains": tuple(result.continues) if result else (),
         }
@@ -630,13 +633,13 @@ def _overtaken(
 
     A request that measured nothing only ends those that still wait. What they remember stays in them.
     """
-    summary = f"A later run has the word: {words.sha(entry.head)} [{told.verdict}]({job.run_url})."
+    summary = f"A later run has the word: [{words.title(entry.head, told)}]({job.run_url})."
     return tuple(
         CheckWord(
             id=check.id,
             sha=entry.head,
             external_id=check.external_id,
-            title=words.title(told),
+            title=words.title(entry.head, told),
             summary=summary,
             conclusion=conclusion,
         )
@@ -654,7 +657,9 @@ def _texts(
     above = "".join(f"\n\n{note.strip()}" for note in notes)
     result = outcome.result
     if result is None:
-        reason = outcome.reason if told == outcome.headline else f"{outcome.headline.verdict}. {outcome.reason}"
+        reason = (
+            outcome.reason if told == outcome.headline else f"{words.title(head, outcome.headline)}. {outcome.reason}"
+        )
         return words.without_numbers(head, told, reason, outcome.cause.step, job.run_url) + above, lambda _: ""
     links = Links(run=job.run_url, page=f"{job.run_url}#artifacts", repository=f"{job.server_url}/{job.repository}")
 

@@ -104,7 +104,7 @@ def close_check(job: Job, client: Client, opened: CheckWord) -> None:
             CheckWord(
                 sha=opened.sha,
                 external_id=opened.external_id,
-                title=words.title(cause.headline),
+                title=words.title(opened.sha, cause.headline),
                 summary=text,
                 conclusion="neutral",
             ),

@@ -15,7 +15,7 @@ from perfgate.github.commands import USAGE
 from perfgate.github.comment import Accepted, Entry
 from perfgate.records import Verdict
 from perfgate.report.escape import plain
-from perfgate.report.words import AUTHOR, MAINTAINER, NOBODY, OWNER, Headline
+from perfgate.report.headline import AUTHOR, MAINTAINER, NOBODY, OWNER, Headline, short_sha
 
 WORDS = {
     "queued": "⏳ queued",
@@ -44,26 +44,33 @@ class Planned:
 
 def sha(full: str) -> str:
     """A commit by its first digits, to read and not to paste. GitHub makes a link of it."""
-    return full[:12]
+    return short_sha(full)
 
 
 # ------------------------------------------------------------------------------------------------ first lines
 
 
+HEAD = "{head}"  # in a headline of ours: the commit it speaks of
+
+
 def first_line(head: str, headline: Headline) -> str:
-    return f"### {headline.symbol} perfgate at {sha(head)}: {plain(headline.verdict)} – {headline.act}"
+    return f"### {headline.symbol} perfgate: {plain(_verdict(head, headline))} – {headline.act}"
 
 
-def title(headline: Headline) -> str:
-    """Of a check, which stands on its commit."""
-    return f"{headline.verdict} – {headline.act}"
+def title(head: str, headline: Headline) -> str:
+    """Of a check."""
+    return f"{_verdict(head, headline)} – {headline.act}"
 
 
-MEASURING = Headline("⏳", "measuring", NOBODY, False)
-STANDS = Headline("❌", "an earlier regression of the same two trees stands", AUTHOR, True)
-NOTHING = Headline("⚪", "skipped, nothing to measure", NOBODY, False)
-UNKNOWN_PAST = Headline("⚠️", "passed, but what was found before could not be read", MAINTAINER, True)
-OTHER_BASE = Headline("⚠️", "measured against another base", MAINTAINER, True)
+def _verdict(head: str, headline: Headline) -> str:
+    return headline.verdict.replace(HEAD, sha(head))
+
+
+MEASURING = Headline("⏳", f"measuring {HEAD}", NOBODY, False)
+STANDS = Headline("❌", f"an earlier regression of {HEAD} stands", AUTHOR, True)
+NOTHING = Headline("⚪", f"skipped, nothing to measure in {HEAD}", NOBODY, False)
+UNKNOWN_PAST = Headline("⚠️", f"{HEAD} passed, but what was found before could not be read", MAINTAINER, True)
+OTHER_BASE = Headline("⚠️", f"{HEAD} was measured against another base", MAINTAINER, True)
 
 
 @dataclass(frozen=True)
@@ -75,53 +82,52 @@ class Cause:
     verdict: Verdict = Verdict.ENVIRONMENT
 
 
-CANCELLED = Cause(Headline("⚪", "cancelled", NOBODY, False), "`/perfgate run` measures it after all.")
-OUT_OF_TIME = Cause(
-    Headline("⌛", "the job ran out of its time", OWNER, True),
+def _unmeasured(symbol: str, why: str, act: str, step: str) -> Cause:
+    return Cause(Headline(symbol, f"{HEAD} was not measured: {why}", act, act != NOBODY), step)
+
+
+CANCELLED = _unmeasured("⚪", "cancelled", NOBODY, "`/perfgate run` measures it after all.")
+OUT_OF_TIME = _unmeasured(
+    *("⌛", "the job ran out of its time", OWNER),
     "Look at the live log for what took so long; then `/perfgate rerun`, or more `limits.minutes` in perfgate.yml.",
 )
-RUNNER_LOST = Cause(
-    Headline("🔌", "the runner was lost, or its job ended early", OWNER, True),
-    "Once the runner is back, `/perfgate rerun`.",
+RUNNER_LOST = _unmeasured(
+    "🔌", "the runner was lost, or its job ended early", OWNER, "Once the runner is back, `/perfgate rerun`."
 )
-REFUSED = Cause(
-    Headline("⛔", "the box refused to measure", OWNER, True), "Once that is mended, `/perfgate run` with the same SHA."
+REFUSED = _unmeasured("⛔", "the box refused", OWNER, "Once that is mended, `/perfgate run` with the same SHA.")
+NOTHING_CAME = _unmeasured(
+    "📭", "the box sent no result back", OWNER, "The live log says how far it came; `/perfgate rerun`."
 )
-NOTHING_CAME = Cause(
-    Headline("📭", "the box sent no result back", OWNER, True), "The live log says how far it came; `/perfgate rerun`."
-)
-NOT_BELIEVED = Cause(
-    Headline("🚫", "what the box sent back is not believed", MAINTAINER, True),
+NOT_BELIEVED = _unmeasured(
+    *("🚫", "what the box sent back is not believed", MAINTAINER),
     "The artifact is kept with the run. `/perfgate rerun` measures anew.",
 )
-COMMITS_UNREAD = Cause(
-    Headline("🔀", "its commits could not be compared with the base", MAINTAINER, True),
+COMMITS_UNREAD = _unmeasured(
+    *("🔀", "it could not be compared with its base", MAINTAINER),
     "Rebase it on its base branch, or re-run the job where GitHub did not answer.",
 )
-NOT_CONFIGURED = Cause(
-    Headline("🔧", "perfgate.yml of the base branch cannot be used", MAINTAINER, True),
+NOT_CONFIGURED = _unmeasured(
+    *("🔧", "perfgate.yml of the base branch cannot be used", MAINTAINER),
     "Mend it on the base branch (`perfgate config --check`), then `/perfgate run`.",
 )
-ENDED_EARLY = Cause(
-    Headline("🔧", "perfgate itself ended early", MAINTAINER, True), "The log says why. Re-run the job."
-)
+ENDED_EARLY = _unmeasured("🔧", "perfgate itself ended early", MAINTAINER, "The log says why. Re-run the job.")
 
 
 def accepted_headline(loss: Accepted) -> Headline:
-    return Headline("☑️", f"its regression is accepted by {loss.by}", NOBODY, False)
+    return Headline("☑️", f"the regression of {HEAD} is accepted by {loss.by}", NOBODY, False)
 
 
 def moved_headline(entry: Entry | None) -> Headline:
     """The head is another one now, and nobody measures it."""
     told = f"; what follows is of {sha(entry.head)}" if entry else ""
-    return Headline("➡️", f"not measured{told}", NOBODY, False)
+    return Headline("➡️", f"{HEAD} was not measured{told}", NOBODY, False)
 
 
 def again_headline(entry: Entry) -> Headline:
     """The head is one that was measured before: a push went back to it."""
     symbol, _, word = WORDS[str(entry.word)].partition(" ")
     bad = entry.word in (Verdict.REGRESSION, Verdict.BUILD_FAILED, Verdict.BENCH_FAILED)
-    return Headline(symbol, f"{word}, as measured before", AUTHOR if bad else NOBODY, bad)
+    return Headline(symbol, f"{word} of {HEAD}, as measured before", AUTHOR if bad else NOBODY, bad)
 
 
 # ------------------------------------------------------------------------------------------------ replies

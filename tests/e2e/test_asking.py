@@ -96,7 +96,7 @@ def test_own_branches_bind_the_head_that_is_there(stage: Stage) -> None:
     pull = stage.pull()
     done = measured(stage, pull)
     assert done.request.head == pull.head
-    assert pull.head[:12] in stage.sticky(pull).body
+    assert pull.head[:10] in stage.sticky(pull).body
 
 
 def test_rerun_of_a_fork_is_for_the_head_that_was_started(stage: Stage) -> None:
@@ -216,7 +216,9 @@ def test_accepting_a_loss(stage: Stage) -> None:
     stage.say(pull, "maintainer", "/perfgate accept it is <b>exact</b> @everyone")
     check = stage.check(pull.head)
     assert check["conclusion"] == "neutral"
-    assert check["output"]["title"] == "its regression is accepted by maintainer – nobody has to act"
+    assert (
+        check["output"]["title"] == f"the regression of {pull.head[:10]} is accepted by maintainer – nobody has to act"
+    )
     body = stage.sticky(pull).body
     for text in (body, check["output"]["summary"]):
         assert "exact" in text

@@ -109,7 +109,7 @@ def test_older_verdicts_are_folded(stage: Stage) -> None:
     stage.push(pull, {"python/sglang/more.py": "x = 1\n"})
     second = stage.event(pull, "synchronize")
     body = stage.sticky(pull).body
-    assert body.index("measuring") < body.index("<details>") < body.rindex(old[:12])
+    assert body.index("measuring") < body.index("<details>") < body.rindex(old[:10])
     stage.publish(second.request, passed(stage.result(second.request)))
     body = stage.sticky(pull).body
     assert "pass" in body.split("<details>")[0]
@@ -485,8 +485,8 @@ def test_two_runs_that_both_make_the_first_comment(stage: Stage, monkeypatch: py
     stage.event(pull, "synchronize")
     body = stage.sticky(pull).body
     assert len(stage.said(pull)) == 1
-    assert pull.head[:12] in body
-    assert first.head[:12] in body
+    assert pull.head[:10] in body
+    assert first.head[:10] in body
 
 
 def test_an_accepted_loss_covers_no_other_failure(stage: Stage) -> None:
