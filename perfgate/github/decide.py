@@ -617,9 +617,7 @@ def _told(entry: Entry, outcome: Outcome) -> Entry:
     return entry.model_copy(
         update={
             "word": outcome.word,
-            "reason": visible(
-                result.reason if result else outcome.reason or words.title(entry.head, outcome.headline), 300
-            ),
+            "reason": visible(reason, 300),
             "measured": result.run_id if result else None,
             "contains": tuple(result.continues) if result else (),
         }
