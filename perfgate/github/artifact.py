@@ -21,7 +21,7 @@ from perfgate.github.request import Request
 from perfgate.records import Plan, Result
 from perfgate.records.files import FACTS_FILE, result_to_json
 from perfgate.run.conclude import judged
-from perfgate.run.folder import EVIDENCE_FOLDER
+from perfgate.run.evidence import EVIDENCE_FOLDER
 from perfgate.run.plan import workflow_suffix
 from perfgate.store.strangers import OddFiles, is_regular, open_regular
 
