@@ -17,6 +17,7 @@ from perfgate.commands.streams import unbroken_streams
 from perfgate.config.profile import Profile
 from perfgate.cpu.changes import Change
 from perfgate.errors import Exit, PerfgateError
+from perfgate.report.export import Format
 from perfgate.text import visible
 
 if TYPE_CHECKING:
@@ -155,6 +156,18 @@ def report(run: RunArgument) -> None:
     from perfgate.report.comment import render_comment
 
     typer.echo(render_comment(read_result(run)))
+
+
+@app.command("export")
+def export_result(
+    run: RunArgument,
+    form: Annotated[Format, typer.Option("--format", help="What is to read it; docs/export.md says of each.")],
+) -> None:
+    """The result of a run in the format of another tool, on standard output."""
+    from perfgate.records.files import read_result
+    from perfgate.report.export import export
+
+    typer.echo(export(read_result(run), form), nl=False)
 
 
 @app.command()
