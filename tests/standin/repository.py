@@ -16,6 +16,7 @@ from typing import Any
 
 TEMPLATE = Path(__file__).parent / "template"
 BEHAVIOUR_FILE = Path("python/sglang/srt/behaviour.py")
+PATH = os.environ["PATH"]
 GIT_ENVIRONMENT = {
     "GIT_AUTHOR_NAME": "A Contributor",
     "GIT_AUTHOR_EMAIL": "contributor@example.org",
@@ -154,7 +155,7 @@ def commit_all(where: Path, title: str, number: int) -> str:
 def git(where: Path, *arguments: str, **environment: str) -> str:
     done = subprocess.run(
         ["git", "-C", str(where), *arguments],
-        env={"PATH": os.environ["PATH"], **GIT_ENVIRONMENT, **environment},
+        env={"PATH": PATH, **GIT_ENVIRONMENT, **environment},
         check=True,
         capture_output=True,
         text=True,

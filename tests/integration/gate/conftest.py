@@ -82,12 +82,6 @@ def _has_case(item: pytest.Item) -> bool:
     return isinstance(case, Case) and not case.here
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in filter(_has_case, items):
-        item.add_marker(pytest.mark.xdist_group("gate"))  # one worker has the lanes
-
-
 @pytest.fixture
 def done(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """What came of the test's case."""

@@ -40,6 +40,7 @@ from tests.standin import Behaviour, StandinRepository, commit_change, make_repo
 PERFGATE = Path(sys.executable).with_name("perfgate")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PYTHON_FOLDER = Path(sys.base_prefix) / "bin"
+PATH = os.environ["PATH"]  # read once: `run_here` changes the variables while other cases are begun
 LIMIT_S = 600.0  # for one command, on a busy machine
 GONE_S = 30.0  # for the watchdog to end all
 
@@ -171,7 +172,7 @@ def surroundings(home: Path) -> dict[str, str]:
     for name in ("tmp", "wheels"):
         (home / name).mkdir(parents=True, exist_ok=True)
     return {
-        "PATH": os.environ["PATH"],
+        "PATH": PATH,
         "HOME": str(home),
         "TMPDIR": str(home / "tmp"),
         "LC_ALL": "C.UTF-8",

@@ -14,8 +14,6 @@ import pytest
 
 from perfgate.commands.streams import unbroken_streams
 
-pytestmark = pytest.mark.xdist_group("streams")
-
 STORY = Path(__file__).parents[2] / "fixtures" / "run-story"
 PERFGATE = (sys.executable, "-m", "perfgate")
 NOWHERE = "/nowhere"

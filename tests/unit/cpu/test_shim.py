@@ -14,8 +14,6 @@ import pytest
 
 from perfgate.cpu.environment import SHIM, environment_key
 
-pytestmark = pytest.mark.xdist_group("shim")  # the kernels are all tried at once
-
 CASES = Path(__file__).parent / "shim_cases.py"
 NAMES = [
     node.name
