@@ -249,6 +249,60 @@ def config(
 
 
 @app.command()
+def bisect(
+    repo: RepoOption,
+    good: Annotated[str, typer.Option(help="A commit that was fast.")],
+    bad: Annotated[str, typer.Option(help="A later commit that is slow.")],
+    recipe: Annotated[str | None, typer.Option(help="Whose speed. Default: the first that speculates.")] = None,
+    metric: Annotated[str, typer.Option(help="Of that recipe, at its first concurrency.")] = "tok_s",
+    minutes: Annotated[float, typer.Option(min=1, help="At most so long; then the smallest range is told.")] = 240.0,
+    every_commit: Annotated[
+        bool, typer.Option("--all", help="Commits of merged branches as well, not only the first parents'.")
+    ] = False,
+    config: ConfigOption = None,
+    box: BoxOption = None,
+    profile: ProfileOption = Profile.GPU,
+    out: OutOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a bisect that was interrupted.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Of the order of launches. Default: drawn.")] = None,
+    wait: Annotated[float, typer.Option(help="Minutes to wait for the box when another gate has it.")] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Which commit made serving slower, found by measuring: named and confirmed, or the smallest range.
+
+    Exit codes: 0 named and confirmed, 3 a range or no difference, 4 could not measure, 2 usage.
+    """
+    from perfgate.blame.bisect.steps import Interrupted
+    from perfgate.blame.bisect.told import as_data, exit_code
+    from perfgate.commands import bisect as bisecting
+    from perfgate.run.plan import GateRequest
+    from perfgate.run.progress import Progress
+
+    request = GateRequest(
+        repo=repo,
+        head=bad,
+        config=config,
+        box=box,
+        profile=profile,
+        out=out,
+        resume=resume,
+        seed=seed,
+        wait_s=wait * 60,
+    )
+    question = bisecting.Question(good, bad, recipe, metric, minutes, first_parent=not every_commit)
+    try:
+        folder, found = bisecting.bisect(question, request, Progress())
+    except Interrupted as interrupted:
+        raise typer.Exit(int(interrupted.exit_code)) from None
+    if as_json:
+        typer.echo(json.dumps(as_data(found), indent=2))
+    else:
+        bisecting.show(found, lambda line: typer.echo(visible(line)))
+        Console(stderr=True).print(f"Steps, answer, git bisect log: {folder}", markup=False, highlight=False)
+    raise typer.Exit(int(exit_code(found)))
+
+
+@app.command()
 def trace(
     logs: Annotated[list[Path], typer.Argument(help="Logs of servers, or result files of bench_serving.")],
     repo: RepoOption = Path(),

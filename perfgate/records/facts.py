@@ -279,6 +279,7 @@ class Plan(Fact):
     calibration: bool = False  # one commit against itself, every pair measured: to learn the box's noise
     touched: tuple[Touched, ...] = ()  # the commits between base and head, newest first, as far as they are few
     diff_reason: str = ""  # one sentence with paths in it, which strangers choose
+    exact: bool = False  # a step of a search: all its pairs are measured, and they stand alone
     measured: tuple[str, ...] = ()  # recipes that get pairs, where not all do; the others stand on earlier runs' pairs
 
     @property

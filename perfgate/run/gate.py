@@ -376,7 +376,7 @@ def _measure(job: GateJob, run: Path, journal: Journal, sides: dict[r.Side, Buil
             caches=LaunchCaches(store=job.store, sides=sides, autotune=plan.autotune, question=_question(job, watch)),
         )
         measuring = Measuring(journal, bench, kept_evidence(run, plan.continues))
-        step = measuring.all_pairs() if plan.calibration else measuring.until_decided()
+        step = measuring.all_pairs() if plan.calibration or plan.exact else measuring.until_decided()
     job.progress.say(f"done: {step.reason}")
 
 

@@ -206,7 +206,7 @@ def _reason(failed: r.LaunchEnd) -> str:
 def next_pair(evidence: Evidence) -> NextStep:
     """Which recipe gets the next pair, judged on everything so far. Earlier runs' pairs do not use up the limit.
 
-    A calibration judges nothing: all its pairs are measured.
+    A calibration and a step of a search leave nothing to the judge: all their pairs are measured.
     """
     run = evidence.run
     limits = run.plan.limits
@@ -218,7 +218,7 @@ def next_pair(evidence: Evidence) -> NextStep:
         )
         for plan in run.plan.to_measure
     ]
-    if run.plan.calibration:
+    if run.plan.calibration or run.plan.exact:
         last = min(progress, key=lambda recipe: recipe.pairs)
         return NextStep(last.recipe, "not all pairs") if last.pairs < limits.max_pairs else NextStep(None, ALL_PAIRS)
     judged = gated(judge_metrics(evidence))

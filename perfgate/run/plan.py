@@ -49,6 +49,7 @@ class GateRequest:
     seed: int | None = None
     force: bool = False  # measured even where the diff touches nothing that a server runs
     calibration: bool = False  # all pairs are measured, whatever the judge says: to learn the box's noise
+    exact: bool = False  # `max_pairs` pairs are measured, whatever the judge says; earlier runs' do not count
     wait_s: float = 0.0  # for the box, when another gate has it
     pr: r.PullRequest | None = None
     workflow_run: int | None = None  # that asked for it; the run's id names it, so that no other answers for it
@@ -235,6 +236,7 @@ def make_plan(
         calibration=request.calibration,
         measured=request.measure,
         touched=commits.touched,
+        exact=request.exact,
     )
 
 
@@ -281,7 +283,7 @@ def completed_plan(run: RunFacts, resolved: Resolved, state: Path) -> r.Plan:
     plan, runs = run.plan, state / "runs"
     if run.launches:
         return plan
-    earlier, told = without_disturbed(() if plan.calibration else earlier_runs(runs, run))
+    earlier, told = without_disturbed(() if plan.calibration or plan.exact else earlier_runs(runs, run))
     memory = recall(plan, Ledger(state / LEDGER_FILE), run.fingerprint)
     costs = usual_costs(runs, plan.box, plan.recipes)
     undecided = [recipe.name for recipe in resolved.recipes if recipe.workload.samples == "auto"]
