@@ -27,7 +27,7 @@ class InstallError(PerfgateError):
 
 
 @dataclass(frozen=True)
-class Source:
+class TorchSource:
     """A place that a package may come from."""
 
     name: str
@@ -57,7 +57,7 @@ class Installer:
         arguments = ("--no-deps", "--require-hashes", "-r", str(lock), *where)
         self._install(*arguments, what=f"{lock.stem} cannot be installed")
 
-    def torch(self, version: str, sources: Sequence[Source], say: Callable[[str], None]) -> Source:
+    def torch(self, version: str, sources: Sequence[TorchSource], say: Callable[[str], None]) -> TorchSource:
         """PyTorch, from the first source that has it; that source. By version alone: which of its builds is right,
         and so the hash, depends on the source."""
         refused: list[str] = []
@@ -134,14 +134,16 @@ class Installer:
         return () if self.lock is None else (self.lock,)
 
 
-def torch_sources(environment: Mapping[str, str]) -> tuple[Source, ...]:
+def torch_sources(environment: Mapping[str, str]) -> tuple[TorchSource, ...]:
     """Where a CPU build of PyTorch may be found, the nearest first."""
     folders = environment.get("UV_FIND_LINKS") or environment.get("PIP_FIND_LINKS") or ""
     links = {"UV_FIND_LINKS": folders.replace(" ", ",")}  # pip parts them by spaces, uv by commas
-    near = (Source("a folder of wheels", ("--no-deps", "--no-index"), links),)
+    near = (TorchSource("a folder of wheels", ("--no-deps", "--no-index"), links),)
     far = (
-        Source("PyTorch's index of CPU builds", ("--no-deps", "--torch-backend", "cpu")),
-        Source("the package index, where it may be a CUDA build of several GB", ("--override", str(WITHOUT_TRITON))),
+        TorchSource("PyTorch's index of CPU builds", ("--no-deps", "--torch-backend", "cpu")),
+        TorchSource(
+            "the package index, where it may be a CUDA build of several GB", ("--override", str(WITHOUT_TRITON))
+        ),
     )
     return (near if folders else ()) + far
 

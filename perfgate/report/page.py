@@ -197,7 +197,7 @@ def samples_of(facts: Iterable[r.Fact], metric: r.Metric) -> dict[str, list[floa
 
 
 @dataclass(frozen=True)
-class Source:
+class LaunchSource:
     """The facts that one launch's numbers came from."""
 
     sha: str
@@ -208,7 +208,7 @@ class Source:
     facts: Mapping[str, tuple[str, ...]]  # kind → ids
 
 
-def sources_of(facts: Sequence[r.Fact]) -> dict[str, Source]:
+def sources_of(facts: Sequence[r.Fact]) -> dict[str, LaunchSource]:
     """Launch id → where its numbers stand: commit, build, log, and the ids of its facts."""
     begun = {fact.id: fact for fact in facts if isinstance(fact, r.LaunchBegin)}
     ended = {fact.id: fact for fact in facts if isinstance(fact, r.LaunchEnd)}
@@ -218,7 +218,7 @@ def sources_of(facts: Sequence[r.Fact]) -> dict[str, Source]:
         if owner in begun and not isinstance(fact, r.LaunchBegin | r.LaunchEnd):
             ids.setdefault(owner, {}).setdefault(fact.kind, []).append(fact.id)
     return {
-        name: Source(
+        name: LaunchSource(
             sha=begin.sha,
             build=begin.build,
             log=begin.log,

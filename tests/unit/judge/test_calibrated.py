@@ -24,7 +24,7 @@ from perfgate.run.progress import minutes_left
 from ..run.builders import TableBench, a_journal, a_plan
 
 SAME = r.Commit(sha="a" * 40, tree="1" * 40, title="A commit")
-VERDICTS = ("regression", "no loss", "head is slower", "author", "within budget", "/perfgate accept")
+VERDICTS = ("regression", "loses less", "below budget", "is slower", "author", "within budget", "/perfgate accept")
 
 
 @pytest.fixture(autouse=True)
