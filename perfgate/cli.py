@@ -340,11 +340,21 @@ def doctor(
     box: BoxOption = None,
     profile: ProfileOption = Profile.GPU,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    trial: Annotated[
+        bool, typer.Option("--trial", help="Try what a first gate would meet, as PR code: minutes.")
+    ] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="With --trial: start a server of the smallest recipe.")
+    ] = False,
+    python: Annotated[
+        Path | None, typer.Option("--python", help="With --trial: of an environment that has SGLang.")
+    ] = None,
 ) -> None:
     """Examine this box at rest: what is wrong, why it matters, and the command that mends it. Exit codes: 0, 4."""
     from perfgate.commands import doctor as examination
 
-    raise typer.Exit(examination.examine(config, box, profile, as_json=as_json))
+    wanted = examination.Trial(serve=serve, python=python) if trial or serve else None
+    raise typer.Exit(examination.examine(config, box, profile, as_json=as_json, trial=wanted))
 
 
 models_app = typer.Typer(no_args_is_help=True, help="Targets and drafts at pinned revisions in the box's HF_HOME.")

@@ -37,6 +37,7 @@ CPU_RANKS = 2
 LIMIT_S = 120.0  # eight GPUs and NCCL need about ten
 CLOCK_PERIOD_S = 0.1
 SAME_S = 30.0  # a reading so soon after another one is that one: one between two launches
+NCCL_SAYS = b" NCCL "  # with NCCL_DEBUG it writes to stdout, if no file is named
 LOAD_BEGINS, LOAD_ENDS = canary_script.LOAD_BEGINS.encode(), canary_script.LOAD_ENDS.encode()
 HANDED_ON = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH")
 FIXED = {"OMP_NUM_THREADS": "1", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -56,6 +57,7 @@ class CanarySetup:
     sizes: tuple[int, ...] = SIZES
     repeats: int = REPEATS
     limit_s: float = LIMIT_S
+    log: Path | None = None  # for what its libraries print
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,14 +187,15 @@ class CanaryProcess:
             writable=(home,),
             cwd=home,
         )
-        return subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**OUTER_ENVIRONMENT, **marks},
-            start_new_session=True,
-        )
+        with (setup.log or Path(os.devnull)).open("ab") as log:
+            return subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**OUTER_ENVIRONMENT, **marks},
+                start_new_session=True,
+            )
 
 
 class _Told:
@@ -208,7 +211,7 @@ class _Told:
         for line in lines:
             if line in (LOAD_BEGINS, LOAD_ENDS):
                 self.loaded = line == LOAD_BEGINS
-            else:
+            elif NCCL_SAYS not in line:
                 self.answer = line
         if len(self._text) > MAX_ANSWER:
             raise ValueError("it says too much")
