@@ -47,6 +47,7 @@ _MOE = re.compile(
 _DENSE = re.compile(
     r"llama-[23]|qwen[23](\.5)?-\d+(\.\d+)?b(?!-a)|qwq|mistral-(7b|small|nemo)|gemma|phi-|tiny|yi-|codestral"
 )
+_QUANTIZED = re.compile(r"fp8|fp4|awq|gptq|int[48]|w[48]a|deepseek-(r1|v3)|kimi-k2|gpt-oss")
 _SEEING = re.compile(r"vl|vision|omni|llava|pixtral|gemma-3|internvl|scout|maverick|kimi-k2\.5")
 _SPARSE = re.compile(r"minimax|qsa|minicpm|deepseek-v3\.2|deepseek-v4")
 
@@ -122,6 +123,8 @@ def setting_of(recipes: Sequence[r.RecipePlan], profile: str = "gpu") -> Setting
         known["quantized"] = True
     if name:
         known |= _of_model(name)
+    if _QUANTIZED.search(name):
+        known["quantized"] = True
     attention = flags.get("attention-backend") or ("torch_native" if profile == "cpu" else None)
     return Setting(known, str(attention) if attention else None, model)
 
