@@ -16,7 +16,6 @@ from typing import Any
 
 from perfgate.engine.faults import ClientError
 from perfgate.engine.logs import clean
-from perfgate.records import Blame
 
 MAX_EVENT = 8 << 20  # bytes; the longest honest one is a few hundred KiB
 END = b"[DONE]"
@@ -60,12 +59,7 @@ class TimedAnswer:
 
 
 class InOnePiece(ClientError):
-    """First and last token were read at the same moment: the server withheld them, or this client got no core.
-
-    Nobody can tell which, so no side is blamed for it.
-    """
-
-    blame = Blame.BOX
+    """First and last token were read at the same moment: the server withheld them, or this client got no core."""
 
 
 class AnswerReader:

@@ -21,9 +21,10 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
+from pathlib import Path
 from statistics import median
 
 from perfgate.config.model import Workload
@@ -31,11 +32,12 @@ from perfgate.engine.answers import AnswerReader, InOnePiece, TimedAnswer, verif
 from perfgate.engine.exchange import Call, exchange, kernel_stamps, post, status_of
 from perfgate.engine.faults import ClientError
 from perfgate.engine.prompts import Prompt, prompts_for
-from perfgate.records import Request
+from perfgate.records import Blame, Request
 
 FLUSH_S = 20.0  # for the server to have nothing pending
 FLUSH_POLL_S = 0.1
 TRIES = 5  # of a request that came in one piece
+STARVED_SHARE = 0.1  # of an answer's time that this client waited for a core: then it may have missed its beginning
 STEADY = 4  # requests on each side of the comparison
 STEADY_SHARE = 0.95  # still getting faster: the newest requests' step is shorter than this share of those before
 
@@ -133,10 +135,15 @@ class LoadClient:
 
     def _wave(self, prompts: Sequence[Prompt]) -> list[Asked]:
         """All prompts at once; again where a busy box kept this client from seeing an answer begin."""
-        for _ in range(TRIES - 1):
-            with suppress(InOnePiece):
+        starved = False
+        for _ in range(TRIES):
+            began, waited_s = time.monotonic(), _waited_for_a_core_s()
+            try:
                 return self._wave_once(prompts)
-        return self._wave_once(prompts)
+            except InOnePiece as error:
+                fault = error
+                starved |= _waited_for_a_core_s() - waited_s > STARVED_SHARE * (time.monotonic() - began)
+        raise ClientError(fault.code, fault.text, blame=Blame.BOX if starved else Blame.SIDE)
 
     def _wave_once(self, prompts: Sequence[Prompt]) -> list[Asked]:
         readers = [AnswerReader() for _ in prompts]
@@ -156,6 +163,14 @@ def _quiet_memory() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _waited_for_a_core_s() -> float:
+    """Seconds that this thread was ready to run and did not (proc(5), schedstat), 0 where the kernel does not count."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _steady(steps: Sequence[float]) -> bool:

@@ -193,7 +193,7 @@ def explained(server: Server, error: ClientError) -> LaunchError:
     if error.code in BROKEN_OFF:
         tree.wait_until(lambda: not server.alive(), DEATH_S)
     state = server.log.read()
-    if not server.alive() or state.failure is not None:
+    if not server.alive() or state.fatal:
         return server.died()
     return ClientError(error.code, error.text, state.useful, remedy=error.remedy, blame=error.blame)
 

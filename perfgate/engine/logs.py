@@ -1,36 +1,41 @@
-"""What SGLang's server log says: how far the launch is, that it is ready, why it failed.
+"""What SGLang's server log says: how far the launch is, and, once it has ended, why.
 
-`LogParser` takes bytes as they come, cut anywhere. Everything in a log is a stranger's text: it is bounded in length
-and stripped of control characters before it is kept. Tracebacks are never kept, only the exception they end with.
+`LogParser` takes bytes as they come, cut anywhere. Everything in a log is a stranger's text: lines are cut before they
+are looked at, signs are plain words, and control characters are stripped before a line is kept. Tracebacks are never
+kept, only the exception they end with.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from perfgate.engine.causes import (
+    AFTERMATH,
+    BLOCK_CODES,
+    CAUSES,
+    ENDS_IT,
+    KEEP_CAUSES,
+    TOLD,
+    Cause,
+    Causes,
+    Weight,
+    sign_of,
+)
 from perfgate.text import visible
 
 READY = "The server is fired up and ready to roll!"
-MAX_LINE = 64 * 1024  # of a line, bytes; the rest of it is dropped
+MAX_LINE = 4096  # of a line, bytes; the rest of it is dropped
 MAX_SHOWN = 300  # of a line that is shown to people, characters
-MAX_READ = 4 * 1024 * 1024  # at once, so that a flood of output cannot fill the memory
+MAX_READ = 4 << 20  # at once, so that a flood of output cannot fill the memory
+MAX_BEHIND = 16 << 20  # of more that is new, both ends are read
 KEEP_USEFUL = 10
 KEEP_DECODE = 1000
 KEEP_NOTES = 16
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Why a server failed: `code` for machines, `line` for people."""
-
-    code: str
-    line: str
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,9 @@ class LogState:
 
     ready: bool = False
     stage: str = "starting"  # in words
-    failure: Cause | None = None
+    fatal: bool = False  # it said that it ends
+    cause: Cause | None = None  # nearest to the root; holds only where the server is dead or `fatal`
+    ended_a_process: bool = False  # whether the cause did
     exception: str | None = None  # last one logged; a cause only if the server is dead
     max_total_num_tokens: int | None = None
     spec_worker: tuple[str, ...] = ()
@@ -72,37 +79,6 @@ class LogState:
         return {name: value for name, value in said.items() if value is not None}
 
 
-# The cause: the first of these is the failure. Order matters where a line matches several.
-_CAUSES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (code, re.compile(pattern))
-    for code, pattern in (
-        (
-            "port_taken",
-            r"(?:[Aa]ddress|Port)(?: \d+)? (?:is )?already in use(?!, trying)|\[Errno 98\]|at \d+ is not available in",
-        ),
-        ("out_of_memory", r"Not enough memory\. Please try to increase --mem-fraction-static"),
-        ("out_of_memory", r"(?:torch\.(?:cuda\.)?)?OutOfMemoryError|CUDA out of memory"),
-        ("memory_unbalanced", r"The memory capacity is unbalanced"),
-        ("bad_flag", r"error: (?:unrecognized arguments|argument |the following arguments are required)"),
-        ("model_missing", r"is not a local folder and is not a valid model identifier|LocalEntryNotFoundError"),
-        ("model_missing", r"outgoing traffic has been disabled|We couldn't connect to 'https?://huggingface"),
-        ("cuda_graph_failed", r"Capture cuda graph failed"),
-        ("cuda_error", r"CUDA error: |NCCL error|ncclUnhandledCudaError|ncclSystemError"),
-        ("watchdog_timeout", r"[Ww]atchdog timeout"),
-        ("warmup_failed", r"Initialization failed\. warmup error"),
-        ("crashed", r"Fatal Python error: "),
-        ("scheduler_exception", r"Scheduler hit an exception"),
-        ("detokenizer_exception", r"(?:Detokenizer|TokenizerManager|DataParallelController) hit an exception"),
-    )
-)
-# The consequence: only told where no cause was logged.
-_CONSEQUENCES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("scheduler_died", re.compile(r"Rank \d+ scheduler died during initialization")),
-    ("scheduler_died", re.compile(r"Rank \d+ scheduler is dead|scheduler is dead")),
-    ("child_failed", re.compile(r"Received sigquit from a child process")),
-)
-_BLOCK_CODES = frozenset({"scheduler_exception", "detokenizer_exception", "cuda_graph_failed", "warmup_failed"})
-
 _STAGES: tuple[tuple[str, str], ...] = (
     ("server_args=", "starting processes"),
     ("Init torch distributed begin", "connecting the ranks"),
@@ -122,14 +98,16 @@ _STAGES: tuple[tuple[str, str], ...] = (
 )
 _SPEC_WORKER = ("spec v1 is used", "spec v2 is used", "Spec v2 is enabled", "Spec v1 is used", "overlap spec")
 
-_STAMP = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?:[^\]]{0,60})?\] ")
+_STAMP = re.compile(r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?([^\]]{0,60})\] ")
+_RANK = re.compile(r"\[rank(\d{1,4})\]: ?")  # as torch marks the lines of a rank
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]?")
 _TRACEBACK = "Traceback (most recent call last):"
-_EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Iteration)|AssertionError)\b")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt|Iteration)\b")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _MAX_TOKENS = re.compile(r"\bmax_total_num_tokens=(\d{1,12})\b")
 _NCCL = re.compile(r"sglang is using nccl==([\w.]{1,32})")
-_PAIR = re.compile(r"(#?[a-z][a-z #-]*(?: \(token/s\))?): ([\w.+-]+)", re.IGNORECASE)
+_NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,12})?")
+_BAR = "%|"  # of a progress bar that has no end of line yet
 _DULL = (
     "Receive: obj=",
     "Finish: obj=",
@@ -141,12 +119,21 @@ _DULL = (
     "Cache flushed",
     "kill_process_tree called",
 )
-_DULL_PARTS = ("Warning: ", "warnings.warn(", "% Completed |", "it/s]", "s/it]")
+_DULL_PARTS = (
+    "Warning: ",
+    "warnings.warn(",
+    "% Completed |",
+    "it/s]",
+    "s/it]",
+    " - WARNING - ",
+    "Skipping tactic",
+    "already in use, trying",
+)
 
 
 def clean(line: str) -> str:
     """One line without terminal control and invisible direction marks, bounded in length."""
-    return visible(line, MAX_SHOWN)
+    return visible(line[: 4 * MAX_SHOWN], MAX_SHOWN)
 
 
 class LogParser:
@@ -158,10 +145,8 @@ class LogParser:
         self._size = 0
         self._ready = False
         self._stage = "starting"
-        self._cause: Cause | None = None
-        self._consequence: Cause | None = None
-        self._in_traceback = False
-        self._in_block = False  # the lines that belong to the cause's own log entry
+        self._causes = Causes()
+        self._tracebacks: set[str] = set()  # by whom they are being written
         self._exception: str | None = None
         self._max_tokens: int | None = None
         self._nccl: str | None = None
@@ -172,27 +157,50 @@ class LogParser:
 
     def feed(self, data: bytes) -> None:
         self._size += len(data)
-        *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
-        for line in lines:
-            if self._dropping:
-                self._dropping = False  # the end of the long line
-            else:
+        if b"\r" in data:
+            data = data.replace(b"\r", b"\n")
+        lines = data.split(b"\n")
+        if len(lines) > 1 and not self._dropping:
+            lines[0] = self._rest + lines[0]
+        elif len(lines) == 1:
+            self._keep_rest(data)
+            return
+        if self._dropping:
+            lines[0] = b""  # the end of the long line
+            self._dropping = False
+        self._rest = b""
+        for line in lines[:-1]:
+            if line:
                 self._line(line[:MAX_LINE].decode("utf-8", "replace"))
+        self._keep_rest(lines[-1])
+
+    def _keep_rest(self, data: bytes) -> None:
+        if self._dropping:
+            return
+        self._rest += data[: MAX_LINE + 1]
         if len(self._rest) > MAX_LINE:
-            if not self._dropping:
-                self._line(self._rest[:MAX_LINE].decode("utf-8", "replace"))
+            self._line(self._rest[:MAX_LINE].decode("utf-8", "replace"))
             self._rest, self._dropping = b"", True
+
+    def skipped(self, count: int) -> None:
+        """So many bytes are not read: what follows begins in the middle of a line."""
+        self._size += count
+        self._rest, self._dropping = b"", True
 
     def finish(self) -> None:
         """The server is dead: a last line without an end counts as well."""
         if self._rest:
             self.feed(b"\n")
+            self._size -= 1
 
     def state(self) -> LogState:
+        nearest = self._causes.nearest(self._exception)
         return LogState(
             ready=self._ready,
             stage=self._stage,
-            failure=self._cause or self._told_consequence(),
+            fatal=self._causes.fatal,
+            cause=None if nearest is None else nearest[1],
+            ended_a_process=nearest is not None and nearest[0] <= Weight.RAISED,
             exception=self._exception,
             max_total_num_tokens=self._max_tokens,
             spec_worker=tuple(self._spec_worker),
@@ -202,72 +210,77 @@ class LogParser:
             size=self._size,
         )
 
-    def _told_consequence(self) -> Cause | None:
-        """That a child failed says little; the exception logged before says why."""
-        found = self._consequence
-        if found is not None and found.code == "child_failed" and self._exception is not None:
-            return Cause(found.code, self._exception)
-        return found
-
-    def _line(self, raw: str) -> None:
-        text = _ESCAPES.sub("", raw)
+    def _line(self, text: str) -> None:
+        if "\x1b" in text:
+            text = _ESCAPES.sub("", text)
         stamped = _STAMP.match(text)
+        if stamped is None and _BAR in text and (stamped := _STAMP.search(text)):
+            self._entry(text[: stamped.start()], "")
         if stamped:
             text = text[stamped.end() :]
-            self._in_traceback = self._in_block = False
-        if not text.strip():
+            self._tracebacks.discard("")
+        elif marked := _RANK.match(text):
+            self._entry(text[marked.end() :], marked[1])
             return
-        if self._traceback(text):
+        self._entry(text, "")
+
+    def _entry(self, text: str, writer: str) -> None:
+        """One line without its stamp; `writer` where torch marks it as a rank's."""
+        if not text or text.isspace() or self._traceback(text, writer):
             return
         self._progress(text)
+        if text.startswith("  what():"):
+            self._raised(text.removeprefix("  what():").strip())
+            return
         if text.startswith(_DULL) or text[0].isspace() or any(part in text for part in _DULL_PARTS):
             return
         if not self._failure(text):
             self._say(text)
 
-    def _traceback(self, text: str) -> bool:
+    def _traceback(self, text: str, writer: str) -> bool:
         """Whether the line is part of a traceback. The exception it ends with is kept."""
         if _TRACEBACK in text:
             before = text.partition(_TRACEBACK)[0].strip()
-            if before:
+            if before and not before.startswith(_DULL):
                 self._failure(before)
-            self._in_traceback = True
+            if len(self._tracebacks) < KEEP_CAUSES:
+                self._tracebacks.add(writer)
             return True
-        if not self._in_traceback:
-            return text.startswith(_CHAINED)
+        if text.startswith(_CHAINED):
+            self._causes.chained()
+            return True
+        if writer not in self._tracebacks:
+            return False
         if text[0].isspace() or text.startswith(("|", "+-")):
             return True
-        self._in_traceback = False
-        if text.startswith(_CHAINED):
-            return True
+        self._tracebacks.discard(writer)
         self._raised(text)
         return True
 
     def _raised(self, text: str) -> None:
-        """An exception at the end of a traceback; inside the cause's own entry it is what to tell."""
-        self._exception = line = clean(text)
-        code = next((code for code, pattern in _CAUSES if pattern.search(text)), None)
-        if self._in_block and self._cause is not None:
-            generic = self._cause.code in _BLOCK_CODES
-            self._cause = Cause(code if code and generic else self._cause.code, line)
-        elif code is not None and self._cause is None:
-            self._cause = Cause(code, line)
+        line = clean(text)
+        if sign_of(line)[0] is not TOLD:
+            self._exception = line
+        self._causes.raised(line)
         self._keep(line)
 
     def _failure(self, text: str) -> bool:
-        for code, pattern in _CAUSES:
-            if pattern.search(text):
-                if self._cause is None:
-                    self._cause = Cause(code, clean(text))
-                    self._in_block = code in _BLOCK_CODES
-                self._keep(clean(text))
-                return True
-        for code, pattern in _CONSEQUENCES:
-            if pattern.search(text):
-                self._consequence = self._consequence or Cause(code, clean(text))
-                self._keep(clean(text))
-                return True
-        return False
+        sign, code = sign_of(text)
+        if sign is None:
+            return False
+        line = clean(text)
+        fatal = code in ENDS_IT and "soft=True" not in text
+        self._causes.fatal = self._causes.fatal or fatal
+        self._keep(line)
+        if code == "watchdog_timeout" and not fatal:
+            return True
+        if code in BLOCK_CODES:
+            self._causes.open(code)
+        if sign is CAUSES:
+            self._causes.add(Weight.ROOT if code == "bad_flag" else Weight.SEEN, code, line)
+        else:
+            self._causes.add(Weight.AFTERMATH if sign is AFTERMATH else Weight.TOLD, code, line)
+        return True
 
     def _progress(self, text: str) -> None:
         if text.startswith("Decode batch"):
@@ -280,11 +293,11 @@ class LogParser:
             if text.startswith(sign):
                 self._stage = stage
                 self._ready = self._ready or sign == READY
-        if found := _MAX_TOKENS.search(text):
+        if "max_total_num_tokens=" in text and (found := _MAX_TOKENS.search(text)):
             self._max_tokens = int(found[1])
-        if found := _NCCL.search(text):
+        if "nccl==" in text and (found := _NCCL.search(text)):
             self._nccl = found[1]
-        if any(sign in text for sign in _SPEC_WORKER) and len(self._spec_worker) < KEEP_NOTES:
+        if len(self._spec_worker) < KEEP_NOTES and any(sign in text for sign in _SPEC_WORKER):
             line = clean(text)
             if line not in self._spec_worker:
                 self._spec_worker.append(line)
@@ -296,10 +309,10 @@ class LogParser:
         self._idle = False
 
     def _say(self, text: str) -> None:
-        line = clean(text)
-        if _EXCEPTION.match(line):
-            self._exception = line
-        self._keep(line)
+        if _EXCEPTION.match(text):
+            self._raised(text)
+        else:
+            self._keep(clean(text))
 
     def _keep(self, line: str) -> None:
         if line and (not self._useful or self._useful[-1] != line):
@@ -308,9 +321,8 @@ class LogParser:
 
 def decode_batch(text: str) -> DecodeBatch | None:
     """A `Decode batch` line of any release since 0.4.9; None where its numbers are not numbers."""
-    pairs = {
-        name.strip().lower(): value for name, value in _PAIR.findall(text.partition("#")[1] + text.partition("#")[2])
-    }
+    parts = (part.partition(": ") for part in text[text.find("#") :].split(","))
+    pairs = {name.strip().lower(): value.strip() for name, _, value in parts}
     running = _number(pairs, "#running-req")
     if running is None:
         return None
@@ -323,9 +335,9 @@ def decode_batch(text: str) -> DecodeBatch | None:
     )
 
 
-def _number(pairs: Mapping[str, str], name: str) -> float | None:
+def _number(pairs: dict[str, str], name: str) -> float | None:
     value = pairs.get(name, "")
-    return float(value) if re.fullmatch(r"\d{1,12}(?:\.\d{1,12})?", value) else None
+    return float(value) if _NUMBER.fullmatch(value) else None
 
 
 def _median(values: list[float | None]) -> float | None:
@@ -342,18 +354,25 @@ class LogFile:
         self._offset = 0
 
     def read(self) -> LogState:
-        """Takes in what is new. A file that has become shorter (the server can do that) is read from its start."""
+        """Takes in what is new: of very much, both ends. A file that has become shorter (the server can do that) is
+        read from its start."""
         try:
             with self.path.open("rb") as file:
                 size = file.seek(0, 2)
                 if size < self._offset:
                     self._offset = 0
-                file.seek(self._offset)
-                data = file.read(MAX_READ)
+                ends = [self._offset]
+                if size - self._offset > MAX_BEHIND:
+                    ends.append(size - MAX_READ)
+                for begin in ends:
+                    if begin > self._offset:
+                        self._parser.skipped(begin - self._offset)
+                    file.seek(begin)
+                    data = file.read(MAX_READ)
+                    self._offset = begin + len(data)
+                    self._parser.feed(data)
         except OSError:
-            return self._parser.state()
-        self._offset += len(data)
-        self._parser.feed(data)
+            pass
         return self._parser.state()
 
     def read_all(self) -> LogState:

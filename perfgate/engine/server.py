@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfgate.engine import tree
-from perfgate.engine.exchange import post, status_of
+from perfgate.engine.causes import Cause
+from perfgate.engine.exchange import get, post, status_of
 from perfgate.engine.faults import (
     CannotStart,
     ClientError,
@@ -27,7 +28,7 @@ from perfgate.engine.faults import (
     ServerHung,
     ServerNotFreed,
 )
-from perfgate.engine.logs import Cause, LogFile, LogState
+from perfgate.engine.logs import LogFile, LogState
 from perfgate.engine.tree import Process
 from perfgate.engine.watchdog import WHY_NOT_ENDED, Watchdog, WatchdogLost, Watched
 from perfgate.host.sandbox import OUTER_ENVIRONMENT, UNCONFINED, Confinement, Isolation, confine
@@ -37,6 +38,8 @@ from perfgate.records import Blame
 HOST = "127.0.0.1"
 POLL_S = 0.1
 TELL_S = 5.0  # between two lines about the same stage
+SILENT_S = 2.0  # without a line in the log: then the server itself is asked
+HEALTH_S = 5.0  # for its answer to that
 PATIENCE_S = 10.0  # after a failure line: for the server to end or to go on
 DEATH_S = 2.0  # for the log of a dying server to say why
 MAX_LOG = 1 << 30  # bytes: a server that writes more is filling the disk
@@ -161,8 +164,11 @@ class Server:
         return self.popen.poll() is None
 
     def wait_ready(self, progress: Progress = _silent) -> float:
-        """Waits for the ready line and one real answer; seconds since the start. Raises ServerDied or ServerHung."""
-        self._wait_for_line(progress)
+        """Waits for one real answer; seconds since the start. Raises ServerDied or ServerHung.
+
+        The log is only progress: with `log-level: warning` it says nothing at all.
+        """
+        self._wait_for_sign(progress)
         self._first_answer()
         ready_s = time.monotonic() - self.started
         self.look_around()
@@ -187,11 +193,11 @@ class Server:
 
     def died(self) -> ServerDied:
         """The fault of a server that is gone or going, with the reason its log gives."""
-        tree.wait_until(lambda: not self.alive() or self.log.read().failure is not None, DEATH_S)
+        tree.wait_until(lambda: not self.alive(), DEATH_S)
         code = self.popen.poll()
         state = self.log.read() if code is None else self.log.read_all()
-        failure = state.failure or _by_signal(code) or _uncaught(state) or _by_exit_code(code)
-        return ServerDied(failure.code, f"the server died: {failure.line}", state.useful)
+        cause = _of_a_death(state, code)
+        return ServerDied(cause.code, f"the server died: {cause.line}", state.useful)
 
     def stop(self) -> None:
         """Kills the whole process tree and waits until port and GPUs are free; safe to call twice.
@@ -261,9 +267,11 @@ class Server:
                 remedy="nvidia-smi shows by whom",
             )
 
-    def _wait_for_line(self, progress: Progress) -> None:
+    def _wait_for_sign(self, progress: Progress) -> None:
+        """Until the log says that it is ready, or is silent while the server says that it is healthy."""
         state = self.log.read()
         seen_at, told_at, told = time.monotonic(), 0.0, ""
+        asked_at = seen_at
         while not state.ready:
             if state.stage != told or time.monotonic() - told_at >= TELL_S:
                 told, told_at = state.stage, time.monotonic()
@@ -277,11 +285,22 @@ class Server:
             if state.size != before:
                 seen_at = now
             self.check_output()
+            if now - max(seen_at, asked_at) >= SILENT_S:
+                asked_at = now
+                if self._healthy():
+                    return
             self._check_patience(state, now - seen_at, now - self.started)
 
+    def _healthy(self) -> bool:
+        """Whether it answers that it is. SGLang answers 503 before its own warm-up is over."""
+        try:
+            return status_of(get(f"{self.url}/health"), HEALTH_S) == 200
+        except ClientError:
+            return False
+
     def _check_patience(self, state: LogState, silent_s: float, waited_s: float) -> None:
-        if state.failure is not None and silent_s > min(PATIENCE_S, self.spec.stall_s):
-            raise _named(state.failure, f"the server failed: {state.failure.line}", state)
+        if state.fatal and silent_s > min(PATIENCE_S, self.spec.stall_s):
+            raise self._failed_start()
         if silent_s > self.spec.stall_s:
             raise ServerHung(
                 "server_hung",
@@ -297,8 +316,14 @@ class Server:
             )
 
     def _failed_start(self) -> LaunchError:
+        """The server's fault; the box's only where its port cannot be bound by us either, all of it being gone."""
         fault = self.died()
-        return PortTaken(fault.code, fault.text, fault.lines) if fault.code == "port_taken" else fault
+        if fault.code != "port_taken":
+            return fault
+        self._collect()
+        if not self._end() and not tree.port_free(self.spec.port, HOST):
+            return PortTaken("port_taken", f"port {self.spec.port} was taken by another process", fault.lines)
+        return ServerDied("port_refused", f"{fault.text}, and yet port {self.spec.port} is free", fault.lines)
 
     def _first_answer(self) -> None:
         body = {"text": "Hello", "sampling_params": {"max_new_tokens": FIRST_TOKENS, "temperature": 0.0}}
@@ -316,7 +341,7 @@ class Server:
         if error.code == "answer_hung":
             return ServerHung(
                 "first_answer_hung",
-                f"the server says it is ready and gave no answer for {self.spec.stall_s:.0f} s",
+                f"the server says it is ready, and gave no answer for {self.spec.stall_s:.0f} s",
                 self.log.read().useful,
             )
         if not tree.wait_until(lambda: not self.alive(), DEATH_S):
@@ -351,8 +376,12 @@ def _popen(spec: LaunchSpec, token: str) -> subprocess.Popen[bytes]:
         os.close(output)
 
 
-def _uncaught(state: LogState) -> Cause | None:
-    return Cause("server_died", state.exception) if state.exception else None
+def _of_a_death(state: LogState, code: int | None) -> Cause:
+    """What a log and an exit code say. Python ends with code 1 where nobody caught an exception."""
+    uncaught = Cause("server_died", state.exception) if state.exception else None
+    if uncaught is not None and code == 1 and not state.ended_a_process:
+        return uncaught
+    return state.cause or _by_signal(code) or uncaught or _by_exit_code(code)
 
 
 def _by_signal(code: int | None) -> Cause | None:
@@ -365,8 +394,3 @@ def _by_exit_code(code: int | None) -> Cause:
     if code is None:
         return Cause("server_died", "it answers no more")
     return Cause("server_died", "it ended by itself with exit code 0" if code == 0 else f"exit code {code}")
-
-
-def _named(failure: Cause, text: str, state: LogState) -> LaunchError:
-    kind = PortTaken if failure.code == "port_taken" else ServerDied
-    return kind(failure.code, text, state.useful)

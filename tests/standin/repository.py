@@ -64,7 +64,7 @@ class Behaviour:
     fail_after_requests: int | None = None  # in the middle of the request after so many
     fail: str = "die"  # what it does then: "die" | "hang" | "killed" | "out_of_memory"
     garbage: str = ""  # "not_json" | "truncated" | "unfinished" | "endless" | "short" | "absurd_meta" | "meta_types"
-    #                    | "no_ids" | "error" | "http500"
+    #                    | "no_ids" | "error" | "http500" | "in_one_piece"
     flush_refusals: int = 0  # /flush_cache answers 400 so many times first
     ignore_sigterm: bool = False
     orphan: bool = False  # leaves a process outside tree, session and environment that holds the port

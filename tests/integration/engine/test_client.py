@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from perfgate.engine import client as client_module
 from perfgate.engine.client import LoadClient, SampleData
 from perfgate.engine.faults import ClientError
 from perfgate.engine.server import Server
+from perfgate.records import Blame
 from tests.integration.engine.conftest import SPECULATIVE, WORKLOAD, Make
 
 Start = Callable[..., Server]
@@ -134,6 +136,17 @@ def test_garbage_is_one_clear_error(ask: Callable[..., Any], garbage: str, code:
         client.sample(concurrency)
     assert caught.value.code == code
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("waited_s", "blame"), [(0.0, Blame.SIDE), (9.9, Blame.BOX)])
+def test_an_answer_in_one_piece_is_the_servers_doing_where_the_client_had_its_core(
+    ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, waited_s: float, blame: Blame
+) -> None:
+    waited = count(0.0, waited_s)
+    monkeypatch.setattr(client_module, "_waited_for_a_core_s", lambda: next(waited))
+    with ask(garbage="in_one_piece") as client, pytest.raises(ClientError) as caught:
+        client.sample(1)
+    assert (caught.value.code, caught.value.blame) == ("answer_in_one_piece", blame)
 
 
 def test_an_endless_answer_ends_at_the_limit(ask: Callable[..., Any]) -> None:

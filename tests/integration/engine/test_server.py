@@ -161,6 +161,71 @@ def test_a_missing_model_is_told_as_such(make: Make, serving: Start) -> None:
     assert "/nowhere/model" in str(caught.value)
 
 
+QUIET = """
+import sys
+class Nothing:
+    def write(self, text): pass
+    def flush(self): pass
+sys.stderr = Nothing()
+"""
+GLUED = """
+from sglang.srt import log
+said = log.line
+def glued(text):
+    if "fired up" in text:
+        log.sys.stderr.write("Capturing batches (bs=1): 96%|### | 27/28 [00:06<00:00,  4.40it/s]")
+    said(text)
+log.line = glued
+"""
+LOOKS_BAD = """
+from sglang.srt import log
+log.line("The memory capacity is unbalanced. Some GPUs may be occupied by other processes. pre_model_load_memory=80.1")
+log.line("Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=True)")
+log.line("ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 8998): address already in use")
+"""
+
+
+def test_a_server_whose_log_says_nothing_is_ready_when_it_answers(make: Make, serving: Start) -> None:
+    """As with `log-level: warning`."""
+    server = serving(make(on_start=QUIET).spec())
+    server.wait_ready()
+    assert not server.log.read().ready
+
+
+def test_a_record_glued_to_a_progress_bar_is_seen(make: Make, serving: Start) -> None:
+    server = serving(make(on_start=GLUED).spec())
+    server.wait_ready()
+    assert server.log.read().ready
+
+
+def test_a_server_that_warns_and_lives_is_not_killed(
+    make: Make, serving: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "PATIENCE_S", 0.2)
+    server = serving(make(on_start=LOOKS_BAD, start_s=2.0).spec())
+    server.wait_ready()
+    server.stop()
+
+
+def test_a_server_that_blames_its_port_for_its_death_is_at_fault_where_the_port_is_free(
+    make: Make, serving: Start
+) -> None:
+    dies = "from sglang.srt import log; log.line('ERROR:    [Errno 98] address already in use'); raise SystemExit(1)"
+    server = serving(make(on_start=dies).spec())
+    with pytest.raises(ServerDied) as caught:
+        server.wait_ready()
+    assert (caught.value.code, caught.value.blame) == ("port_refused", Blame.SIDE)
+
+
+def test_a_crash_is_told_and_not_the_address_in_use_before_it(make: Make, serving: Start) -> None:
+    dies = "from sglang.srt import log; log.line('[Errno 98] address already in use'); raise KeyError('gate')"
+    server = serving(make(on_start=dies).spec())
+    with pytest.raises(ServerDied) as caught:
+        server.wait_ready()
+    assert (caught.value.code, caught.value.blame) == ("server_died", Blame.SIDE)
+    assert "KeyError: 'gate'" in str(caught.value)
+
+
 @pytest.mark.parametrize("where", ["load", "ready"])
 def test_a_server_that_says_nothing_more_has_hung(make: Make, serving: Start, where: str) -> None:
     server = serving(make(hang=where, stall_s=1.0).spec())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.engine.logs import MAX_LINE, MAX_SHOWN, READY, Cause, LogFile, LogParser, LogState, clean, decode_batch
+from perfgate.engine.causes import Cause
+from perfgate.engine.logs import MAX_LINE, MAX_SHOWN, READY, LogFile, LogParser, LogState, clean, decode_batch
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "sglang-logs"
 
@@ -27,7 +30,7 @@ def recorded(name: str) -> LogState:
 def test_a_recorded_speculative_launch_is_ready_and_tells_its_worker() -> None:
     state = recorded("eagle3.log")
     assert state.ready
-    assert state.failure is None
+    assert state.cause is None
     assert state.max_total_num_tokens == 8192
     assert state.spec_worker == (
         "Non-overlap (synchronous) spec v2 is used for eagle/eagle3/standalone speculative decoding.",
@@ -69,7 +72,7 @@ def test_decode_lines_of_plain_decoding_have_no_accept_length() -> None:
 def test_recorded_failures(name: str, failure: Cause | None, exception: str) -> None:
     state = recorded(name)
     assert not state.ready
-    assert state.failure == failure
+    assert state.cause == failure
     assert state.exception == exception
     assert not any("File " in line or "Traceback" in line for line in state.useful)
 
@@ -92,7 +95,7 @@ def test_recorded_failures(name: str, failure: Cause | None, exception: str) -> 
     ],
 )  # fmt: skip
 def test_failure_lines(line: str, code: str) -> None:
-    failure = read(line + "\n").failure
+    failure = read(line + "\n").cause
     assert failure is not None
     assert failure.code == code
     assert failure.line == clean(line.partition("] ")[2] if line.startswith("[2") else line)
@@ -112,7 +115,7 @@ def test_the_cause_wins_over_its_consequences() -> None:
         "RuntimeError: cleaning up failed\n"
         "[2026-02-19 10:00:02] Received sigquit from a child process.\n"
     )
-    assert state.failure == Cause("out_of_memory", "RuntimeError: cleaning up failed")
+    assert state.cause == Cause("out_of_memory", "torch.OutOfMemoryError: CUDA out of memory.")
     assert "torch.OutOfMemoryError: CUDA out of memory." in state.useful
 
 
@@ -126,7 +129,7 @@ def test_the_cause_wins_over_its_consequences() -> None:
     ],
 )
 def test_what_only_looks_like_a_failure(line: str) -> None:
-    assert read(line + "\n").failure is None
+    assert read(line + "\n").cause is None
 
 
 @pytest.mark.parametrize(
@@ -200,6 +203,72 @@ def test_an_endless_line_is_bounded_and_what_follows_is_read() -> None:
     assert state.size > 40 * MAX_LINE
 
 
+HOSTILE = [
+    "Decode batch, #" + "a" * 4000,
+    "Decode batch, #running-req: " + "1" * 4000,
+    "Decode batch, " + "#a: b, " * 600,
+    "\x1b[" + "0" * 4000,
+    "\x1b]" * 2000,
+    "\x1b[" * 2000,
+    "a." * 2000,
+    "Err" * 1300 + "Error" * 10,
+    "[2026-02-19 10:00:00 " * 200,
+    "x%|" + "[2026-02-19 10:00:00 " * 200,
+    "[rank" * 800,
+    "max_total_num_tokens=" * 190,
+    "sglang is using nccl==" * 180,
+    " \t" * 2000,
+    "\u202e" * 1300,
+    "Traceback (most recent call last):" * 100,
+]
+
+
+@pytest.mark.parametrize("line", HOSTILE, ids=lambda line: repr(line[:24]))
+@pytest.mark.parametrize("lines", [True, False])
+def test_the_time_for_a_byte_does_not_grow(line: str, lines: bool) -> None:
+    """CPU time for twice as many bytes, once as long lines and once as one endless one: at most about twice."""
+
+    def cost(count: int) -> float:
+        data = (line + ("\n" if lines else "")).encode() * count
+        spent = []
+        for _ in range(3):
+            began = time.thread_time()
+            LogParser().feed(data)
+            spent.append(time.thread_time() - began)
+        return min(spent)
+
+    assert cost(60) < 3.5 * cost(30) + 0.005
+    assert decode_batch(line) is None or line.startswith("Decode")
+
+
+def test_a_single_line_costs_what_its_length_costs() -> None:
+    """The pairs of a `Decode batch` line of 16 kB once took nine seconds."""
+
+    def cost(length: int) -> float:
+        began = time.thread_time()
+        for _ in range(20):
+            decode_batch("Decode batch, #" + "a" * length)
+        return time.thread_time() - began
+
+    assert cost(16_000) < 40 * max(cost(1000), 0.0001)
+
+
+def test_of_a_huge_file_both_ends_are_read(tmp_path: Path) -> None:
+    """A server can make its log a sparse file of terabytes."""
+    path = tmp_path / "log"
+    path.write_text("[2026-02-19 10:00:00] max_total_num_tokens=4096, chunked_prefill_size=512\n")
+    log = LogFile(path)
+    os.truncate(path, 8 << 40)
+    with path.open("r+b") as file:
+        file.seek(0, 2)
+        file.write(b"\n[2026-02-19 10:00:01 TP0] Scheduler hit an exception: Traceback (most recent call last):\n")
+        file.write(b"KeyError: 'gate'\n")
+    state = log.read_all()
+    assert state.max_total_num_tokens == 4096
+    assert state.cause == Cause("scheduler_exception", "KeyError: 'gate'")
+    assert state.size == path.stat().st_size
+
+
 LINES = st.sampled_from(
     [line + "\n" for name in sorted(LOGS.glob("*.log")) for line in name.read_text().splitlines()]
     + ["\r\n", "\x1b[1mbold\x1b[0m\n", "Traceback (most recent call last):\n", "  File x\n", "KeyError: 'a'\n"]
@@ -226,6 +295,6 @@ def test_any_bytes_give_a_bounded_printable_state(pieces: list[bytes]) -> None:
         parser.feed(piece)
     parser.finish()
     state = parser.state()
-    shown = [*state.useful, *state.spec_worker, state.exception or "", state.failure.line if state.failure else ""]
+    shown = [*state.useful, *state.spec_worker, state.exception or "", state.cause.line if state.cause else ""]
     assert all(len(line) <= MAX_SHOWN and (line.isprintable() or not line) for line in shown)
     assert state.size >= sum(map(len, pieces))

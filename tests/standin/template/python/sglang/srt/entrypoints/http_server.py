@@ -248,7 +248,7 @@ class Handler(BaseHTTPRequestHandler):
             tokens, cycles, done = receiver.get()
             first = first_at is None
             first_at = first_at or time.monotonic()
-            if not (first or done or tokens % interval == 0):
+            if not (first or done or tokens % interval == 0) or (garbage == "in_one_piece" and not done):
                 continue
             reply = answer(rid, text, tokens, cycles, done, started, first_at)
             if garbage == "not_json":
