@@ -66,7 +66,7 @@ class Rank:
     """One rank's process, or the server's main process where no rank left a proof."""
 
     number: int | None
-    at_start: Variables | None
+    at_start: Variables | None  # as it says itself
     effective: Variables | None
     sitecustomize: tuple[str, ...]  # paths, perfgate's own first
     libraries: tuple[str, ...]  # "2.27.5 1abbc2c0"
@@ -83,6 +83,7 @@ class Fingerprint:
     boot: str
     build: str
     given: Variables
+    at_start: Variables | None  # that a process without the commit's code found there
     ranks: Mapping[str, Rank]  # by name: "rank 3", or "main"
     gpus: tuple[Mapping[str, Any], ...] = ()
     all_reduce: str | None = None
@@ -139,6 +140,7 @@ def _fingerprint(
         boot=begin.boot,
         build=begin.build,
         given={name: _readable(name, value) for name, value in begin.given.items()},
+        at_start=begin.at_start,
         ranks={f"rank {proof.rank}" if ranked else "main": _rank(proof) for proof in chosen},
         gpus=telemetry.gpus if telemetry else (),
         all_reduce=(telemetry.system.get("all_reduce") or {}).get("route") if telemetry else None,
@@ -168,6 +170,7 @@ def compare(base: Fingerprint, head: Fingerprint) -> Iterator[Finding]:
     yield from _boot(base, head)
     yield from _given(base, head)
     yield from _at_start(base, head)
+    yield from _said_of_the_start(base, head)
     yield from _effective(base, head)
     yield from _libraries(base, head)
     yield from _versions(base, head)
@@ -225,51 +228,78 @@ def _gave(name: str, base: str | None, head: str | None) -> str:
 
 
 def _at_start(base: Fingerprint, head: Fingerprint) -> Iterator[Finding]:
-    common = [name for name in base.ranks if name in head.ranks]
-    unread = [name for name in common if base.ranks[name].at_start is None or head.ranks[name].at_start is None]
-    if not common or len(unread) == len(common):
+    """What a process of perfgate's own found: no code under test had a say in it."""
+    if base.at_start is None or head.at_start is None:
         yield Finding(
             what="environment at start",
             cause=Cause.EXPLAINED,
-            sentence="what the servers found at their start could not be read on both sides: nothing is proven of it",
+            sentence="what servers find at their start could not be read for both sides: nothing is proven of it",
             told="environment_not_proven",
         )
         return
+    differences = list(_started_otherwise(base, base.at_start, head, head.at_start))
+    for variable, a, b in differences:
+        side, did = _start(base, head, variable, a, b)
+        yield Finding(
+            what=f"{variable} at start",
+            cause=Cause.UNEXPLAINED,
+            sentence=f"{side.side.value} started {did}",
+            base=a,
+            head=b,
+            rule="at_start",
+        )
+    if not differences:
+        yield _same("environment at start", "both sides found the same variables at their start")
+
+
+def _said_of_the_start(base: Fingerprint, head: Fingerprint) -> Iterator[Finding]:
+    """What the servers' own processes say that they found: strangers' words, which explain and never excuse."""
+    box = (
+        set()
+        if base.at_start is None or head.at_start is None
+        else {found for found, _, _ in _started_otherwise(base, base.at_start, head, head.at_start)}
+    )
+    common = [name for name in base.ranks if name in head.ranks]
     differences: dict[tuple[str, str | None, str | None], list[str]] = {}
     for name in common:
         one, other = base.ranks[name].at_start, head.ranks[name].at_start
         if one is not None and other is not None:
-            for variable, a, b in _different(base, one, head, other):
-                if base.given.get(variable) == head.given.get(variable):
+            for variable, a, b in _started_otherwise(base, one, head, other):
+                if variable not in box:
                     differences.setdefault((variable, a, b), []).append(name)
     for (variable, a, b), ranks in differences.items():
-        yield _start_finding(base, head, variable, a, b, ranks, len(common))
-    if not differences:
-        yield _same("environment at start", f"{_ranks(common, len(common))} found the same variables on both sides")
+        side, did = _start(base, head, variable, a, b)
+        where = next((f" ({path})" for path in side.ranks[ranks[0]].sitecustomize[1:]), "")
+        yield Finding(
+            what=f"{variable} at start, as its processes say",
+            cause=Cause.EXPLAINED,
+            sentence=f"{side.side.value}{_of_ranks(ranks, len(common))} says that it started {did}{where}",
+            base=a,
+            head=b,
+            told="code_sets_variable",
+        )
 
 
-def _start_finding(
-    base: Fingerprint, head: Fingerprint, variable: str, a: str | None, b: str | None, ranks: list[str], of: int
-) -> Finding:
+def _started_otherwise(
+    base: Fingerprint, one: Variables, head: Fingerprint, other: Variables
+) -> Iterator[tuple[str, str | None, str | None]]:
+    """Differences that do not lie in what was given."""
+    for variable, a, b in _different(base, one, head, other):
+        if base.given.get(variable) == head.given.get(variable):
+            yield variable, a, b
+
+
+def _start(
+    base: Fingerprint, head: Fingerprint, variable: str, a: str | None, b: str | None
+) -> tuple[Fingerprint, str]:
+    """The side that did not find what it was given, and what it found."""
     given = head.given.get(variable)
     side = head if b != (None if given is None else head.plain(given)) else base
     value = b if side is head else a
     did = f"without {variable}={given}" if value is None else f"with {variable}={value}"
     if value is not None and given is not None:
         did += f" instead of {given}"
-    rank = side.ranks[ranks[0]]
-    others = rank.sitecustomize[1:]
-    by_code = bool(others) and all(side.own_code(path) for path in others)
-    where = f" ({others[0]}, {'in its own tree' if by_code else 'outside both trees'})" if others else ""
-    return Finding(
-        what=f"{variable} at start",
-        cause=Cause.EXPLAINED if by_code else Cause.UNEXPLAINED,
-        sentence=f"{side.side.value}{_of_ranks(ranks, of)} started {did}{where}",
-        base=a,
-        head=b,
-        rule=None if by_code else "at_start",
-        told="code_sets_variable" if by_code else None,
-    )
+    return side, did
 
 
 def _different(

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -33,6 +33,7 @@ from perfgate.engine.exchange import Call, exchange, kernel_stamps, post, status
 from perfgate.engine.faults import ClientError
 from perfgate.engine.prompts import Prompt, prompts_for
 from perfgate.records import Blame, Request
+from perfgate.records.files import short_hash
 
 FLUSH_S = 20.0  # for the server to have nothing pending
 FLUSH_POLL_S = 0.1
@@ -61,6 +62,7 @@ class SampleData:
 class WarmUp:
     requests: int
     steady: bool  # False: still getting faster when the limit was reached
+    outputs: Mapping[str, str]  # prompt → hash of its first answer
 
 
 @dataclass(frozen=True)
@@ -69,23 +71,29 @@ class Asked:
 
     prompt: Prompt
     answer: TimedAnswer
+    text: str = ""  # as it was sent: the prompt behind its mark
 
 
 class LoadClient:
     """Asks one server. Raises ClientError for answers that cannot be measured and for a server that is gone."""
 
-    def __init__(self, base_url: str, workload: Workload, *, speculative: bool) -> None:
+    def __init__(self, base_url: str, workload: Workload, *, speculative: bool, seed: str, launch: str) -> None:
+        """`seed`: of the run, which no server knows; `launch`: names one that is the same for both sides of a pair.
+
+        Warming up asks the same at every launch, so that answers can be compared; what is measured is asked once.
+        """
         self.base_url = base_url
         self.workload = workload
         self.speculative = speculative
+        self._seed = seed
+        self._launch = launch
         self.prompts = prompts_for(workload)
         self._flush = post(f"{base_url}/flush_cache")
-        self._calls = {prompt.id: self._call(prompt) for prompt in self.prompts}
 
-    def _call(self, prompt: Prompt) -> Call:
-        """Made beforehand: while a server is measured, its client does as little as it can."""
+    def _call(self, text: str) -> Call:
         sampling = {"max_new_tokens": self.workload.output_tokens, "temperature": 0.0, "ignore_eos": True}
-        return post(f"{self.base_url}/generate", {"text": prompt.text, "sampling_params": sampling, "stream": True})
+        body = {"text": text, "sampling_params": sampling, "stream": True}
+        return post(f"{self.base_url}/generate", body)
 
     @kernel_stamps()
     def warm_up(self) -> WarmUp:
@@ -93,24 +101,29 @@ class LoadClient:
         limit = self.workload.warmup_max
         steps: list[float] = []
         steady = False
+        outputs: dict[str, str] = {}
         for prompt in islice(cycle(self.prompts), limit):
-            (asked,) = self._wave([prompt])
+            (asked,) = self._wave([prompt], f"{self._seed}/warm-up")
             answer = asked.answer
+            outputs.setdefault(prompt.id, answer.output)
             steps.append(answer.decode_s / answer.decode_tokens)
             steady = _steady(steps)
             if steady and len(steps) >= self.workload.warmup_min:
                 break
         for concurrency in self.workload.concurrency:
             if concurrency > 1:
-                self._wave(self._filled(self.prompts[:concurrency], concurrency))
-        return WarmUp(len(steps), steady)
+                self._wave(self._filled(self.prompts[:concurrency], concurrency), f"{self._seed}/warm-up/wave")
+        return WarmUp(len(steps), steady, outputs)
 
-    def sample(self, concurrency: int) -> SampleData:
-        """One pass over the prompt set, from an empty cache."""
+    def sample(self, concurrency: int, number: int) -> SampleData:
+        """One pass over the prompt set, from an empty cache. `number`: of the sample in the launch."""
         self.flush()
         with _quiet_memory(), kernel_stamps():
             begin = time.monotonic()
-            waves = [self._wave(wave) for wave in self._waves(concurrency)]
+            waves = [
+                self._wave(wave, f"{self._seed}/{self._launch}/s{number}/w{place}")
+                for place, wave in enumerate(self._waves(concurrency))
+            ]
             end = time.monotonic()
         return summarise(concurrency, begin, end, waves, speculative=self.speculative)
 
@@ -133,24 +146,25 @@ class LoadClient:
         """So many prompts, the first ones of the set again where they are too few."""
         return [*prompts, *islice(cycle(self.prompts), concurrency - len(prompts))]
 
-    def _wave(self, prompts: Sequence[Prompt]) -> list[Asked]:
+    def _wave(self, prompts: Sequence[Prompt], asking: str) -> list[Asked]:
         """All prompts at once; again where a busy box kept this client from seeing an answer begin."""
         starved = False
-        for _ in range(TRIES):
+        for again in range(TRIES):
             began, waited_s = time.monotonic(), _waited_for_a_core_s()
             try:
-                return self._wave_once(prompts)
+                return self._wave_once(prompts, f"{asking}/t{again}")
             except InOnePiece as error:
                 fault = error
                 starved |= _waited_for_a_core_s() - waited_s > STARVED_SHARE * (time.monotonic() - began)
         raise ClientError(fault.code, fault.text, blame=Blame.BOX if starved else Blame.SIDE)
 
-    def _wave_once(self, prompts: Sequence[Prompt]) -> list[Asked]:
+    def _wave_once(self, prompts: Sequence[Prompt], asking: str) -> list[Asked]:
         readers = [AnswerReader() for _ in prompts]
-        asked = [(self._calls[prompt.id], reader) for prompt, reader in zip(prompts, readers, strict=True)]
-        exchange(asked, self.workload.request_timeout_s)
+        texts = [prompt.marked(f"{asking}/{place}") for place, prompt in enumerate(prompts)]
+        calls = [self._call(text) for text in texts]
+        exchange(list(zip(calls, readers, strict=True)), self.workload.request_timeout_s)
         answers = [reader.finish(self.workload.output_tokens) for reader in readers]
-        return [Asked(*one) for one in zip(prompts, answers, strict=True)]
+        return [Asked(*one) for one in zip(prompts, answers, texts, strict=True)]
 
 
 @contextmanager
@@ -216,6 +230,7 @@ def _request(asked: Asked, speculative: bool) -> Request:
         verify_ct=cycles,
         accept_length=None if cycles is None else (answer.tokens - 1) / cycles,
         cycle_ms=_cycle_ms([answer], speculative),
+        asked=short_hash(asked.text) if asked.text else "",
     )
 
 

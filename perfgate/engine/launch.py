@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -11,6 +11,7 @@ from perfgate.config.model import Workload
 from perfgate.engine import tree
 from perfgate.engine.client import LoadClient, SampleData
 from perfgate.engine.faults import ClientError, LaunchError, PortTaken, ServerNotFreed
+from perfgate.engine.found import found_at_start
 from perfgate.engine.server import LaunchSpec, Progress, Server, free_port
 from perfgate.engine.watchdog import Watchdog
 from perfgate.records import Fact, LaunchBegin, LaunchEnd, LaunchId, Sample
@@ -31,6 +32,7 @@ class LaunchPlan:
     workload: Workload
     speculative: bool
     log: str  # as the facts name it: relative to the run
+    seed: int = 0  # of the run: what prompts are marked by
     autotune: str = ""  # what it starts from: "fresh", "seed <hash>", "none", "off"
 
 
@@ -68,6 +70,7 @@ class _Run:
     samples: list[Sample] = field(default_factory=list)
     faults: list[LaunchError] = field(default_factory=list)  # the one that counts first
     pids: tuple[int, ...] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)  # of the warm-up
 
     @property
     def fault(self) -> LaunchError | None:
@@ -77,18 +80,28 @@ class _Run:
         """From the start to the last sample. Raises LaunchError."""
         server = self._start()
         self.hooks.ready(server)
-        client = LoadClient(server.url, self.plan.workload, speculative=self.plan.speculative)
+        client = self._client(server)
         try:
             self._load(server, client)
         except ClientError as error:
             raise explained(server, error) from error
         self.hooks.before_stop(server)
 
+    def _client(self, server: Server) -> LoadClient:
+        plan = self.plan
+        return LoadClient(
+            server.url,
+            plan.workload,
+            speculative=plan.speculative,
+            seed=f"{plan.seed}/{plan.recipe}",
+            launch=f"{plan.pair}/{plan.attempt}",
+        )
+
     def _start(self) -> Server:
         """A ready server, on another port where somebody took the first."""
         for last in (False,) * (PORT_TRIES - 1) + (True,):
             spec = self.plan.spec.on_port(self._free_port())
-            self.emit(begin_fact(self.plan, spec))
+            self.emit(begin_fact(self.plan, spec, found_at_start(spec)))
             try:
                 self.server = Server.start(spec, watchdog=self.watchdog, gpus_free=self.gpus_free)
                 self.ready_s = self.server.wait_ready(self.progress)
@@ -105,12 +118,13 @@ class _Run:
         try:
             return free_port()
         except PortTaken:
-            self.emit(begin_fact(self.plan, self.plan.spec))  # what ends has begun
+            self.emit(begin_fact(self.plan, self.plan.spec, None))  # what ends has begun
             raise
 
     def _load(self, server: Server, client: LoadClient) -> None:
         self.progress("warming up")
         warm_up = client.warm_up()
+        self.outputs = warm_up.outputs
         if not warm_up.steady:
             self.progress(f"warming up · still getting faster after {warm_up.requests} requests")
         workload, samples = self.plan.workload, self.plan.workload.sample_count
@@ -119,7 +133,7 @@ class _Run:
             concurrency = workload.concurrency[number // samples]
             self.progress(f"measuring · sample {number + 1} of {total}, concurrency {concurrency}")
             self.hooks.before_sample(server, concurrency, number)
-            sample = sample_fact(self.plan, number, client.sample(concurrency))
+            sample = sample_fact(self.plan, number, client.sample(concurrency, number))
             server.check_output()
             self.emit(sample)
             self.samples.append(sample)
@@ -201,7 +215,7 @@ def explained(server: Server, error: ClientError) -> LaunchError:
 # ------------------------------------------------------------------------------------------------ facts
 
 
-def begin_fact(plan: LaunchPlan, spec: LaunchSpec) -> LaunchBegin:
+def begin_fact(plan: LaunchPlan, spec: LaunchSpec, found: Mapping[str, str] | None) -> LaunchBegin:
     return LaunchBegin(
         id=plan.launch.launch_id,
         **plan.launch.identity,
@@ -212,6 +226,7 @@ def begin_fact(plan: LaunchPlan, spec: LaunchSpec) -> LaunchBegin:
         port=spec.port,
         log=plan.log,
         autotune=plan.autotune,
+        at_start=found,
     )
 
 
@@ -246,5 +261,6 @@ def end_fact(run: _Run, server: Server | None, wall_s: float) -> LaunchEnd:
         blame=None if fault is None else fault.blame,
         lines=() if fault is None else fault.lines,
         pids=run.pids,
+        outputs=run.outputs,
         facts_from_log={} if server is None else server.log.read_all().facts,
     )

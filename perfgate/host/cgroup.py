@@ -39,6 +39,18 @@ def throttled_s(root: Path = Path("/")) -> float | None:
     return None
 
 
+def used_s(root: Path = Path("/")) -> float | None:
+    """CPU seconds that everything in this process's group has used since its creation, ended processes included."""
+    for folder in _folders(root, "cpu"):
+        used = _stat(folder / "cpu.stat").get("usage_usec")
+        if used is not None:
+            return used / 1e6
+    for folder in _folders(root, "cpuacct"):
+        if (text := _read(folder / "cpuacct.usage").strip()).isdecimal():
+            return int(text) / 1e9
+    return None
+
+
 def _folders(root: Path, controller: str) -> Iterator[Path]:
     """The group's folder and all above it that exist, innermost first."""
     for line in _read(root / "proc/self/cgroup").splitlines():

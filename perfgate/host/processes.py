@@ -59,12 +59,18 @@ def tree(processes: Snapshot, roots: Iterable[int]) -> set[int]:
 def cpu_between(start: Snapshot, stop: Snapshot, pids: Collection[int]) -> float:
     """CPU seconds that `pids` used between two snapshots, children that ended meanwhile included.
 
-    A child's whole life moves into its parent's `reaped_s` when it ends; the part before `start` is taken off again.
+    A child's whole life moves into its parent's `reaped_s` when it ends, and on to that one's parent when that ends,
+    too; the part before `start` is taken off again.
     """
+    gone = {pid for pid, process in start.items() if not _same(process, stop.get(pid))}
     ended: dict[int, float] = {}
-    for process in start.values():
-        if not _same(process, stop.get(process.pid)):
-            ended[process.parent] = ended.get(process.parent, 0.0) + process.own_s + process.reaped_s
+    for pid in gone:
+        heir = start[pid].parent
+        for _ in gone:  # a snapshot is not taken in one moment: its parents may even form a ring
+            if heir not in gone:
+                break
+            heir = start[heir].parent
+        ended[heir] = ended.get(heir, 0.0) + start[pid].own_s + start[pid].reaped_s
     total = 0.0
     for pid in pids:
         now = stop.get(pid)

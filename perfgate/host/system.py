@@ -207,6 +207,7 @@ class _Reading:
     processes: Snapshot
     threads: dict[tuple[int, int], ThreadTimes]
     busy_s: float | None  # of all cores since boot: user, nice, system; interrupts belong to nobody
+    group_s: float | None  # of it our control group's, ended processes included
     steal_s: float | None  # taken by the hypervisor for other machines
     throttled_s: float | None
     pressure_s: float | None  # some task of the box waited for a core
@@ -222,7 +223,9 @@ class SystemWatch:
     - `server_cpu_s`; `server_wait_s` and `main_wait_s`: time that all the server's threads, or its worst main thread
       (the scheduler's loop), were ready but waited for a core
     - `own_cpu_s`: of perfgate, the server and the load client together
-    - `others_cpu_s`: of every process that is not ours, in other containers too; kernel threads and interrupts apart
+    - `others_cpu_s`: of processes that are seen not to be ours, and of all that runs outside our control group (other
+      containers); kernel threads and interrupts apart. What nobody can be seen to have used is nobody's: a server
+      whose children are never waited for leaves as much of it as it likes
     - `steal_s`, `throttled_s` (by a cgroup quota), `pressure_s`, `swapped_in` (pages), `load1`
     - `foreign`: the busiest processes not ours: pid, hash of the command line, CPU seconds
     """
@@ -245,7 +248,9 @@ class SystemWatch:
         kernel = {process.pid for process in stop.processes.values() if process.kernel}
         own_cpu_s = cpu_between(start.processes, stop.processes, ours)
         kernel_cpu_s = cpu_between(start.processes, stop.processes, kernel)
-        others = _difference(stop.busy_s, start.busy_s, own_cpu_s + kernel_cpu_s)
+        strangers = cpu_between(start.processes, stop.processes, stop.processes.keys() - ours - kernel)
+        grouped_s = _difference(stop.group_s, start.group_s)
+        outside = None if grouped_s is None else _difference(stop.busy_s, start.busy_s, grouped_s + kernel_cpu_s)
         seen = bool(server & stop.processes.keys())
         return {
             "wall_s": stop.at - start.at,
@@ -253,7 +258,7 @@ class SystemWatch:
             "server_cpu_s": cpu_between(start.processes, stop.processes, server) if seen else None,
             **_waits(start.threads, stop.threads),
             "own_cpu_s": own_cpu_s,
-            "others_cpu_s": None if others is None else max(0.0, others),
+            "others_cpu_s": max(strangers, outside or 0.0) if stop.processes else None,
             "steal_s": _difference(stop.steal_s, start.steal_s),
             "throttled_s": _difference(stop.throttled_s, start.throttled_s),
             "pressure_s": _difference(stop.pressure_s, start.pressure_s),
@@ -271,6 +276,7 @@ class SystemWatch:
             processes=processes,
             threads=thread_times(tree(processes, self._pids), proc),
             busy_s=busy_s,
+            group_s=cgroup.used_s(self._root),
             steal_s=steal_s,
             throttled_s=cgroup.throttled_s(self._root),
             pressure_s=_pressure_s(proc),

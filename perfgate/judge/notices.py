@@ -229,24 +229,41 @@ class ComparedOutputs:
 
 
 def compared_outputs(runs: Sequence[RunFacts]) -> dict[str, ComparedOutputs]:
-    """At temperature 0 both sides answer alike, unless the change alters answers or their rounding.
+    """Recipe → its prompts whose answers can be compared: those that each side answers always alike.
 
-    Recipe → its prompts whose answers can be compared: those that each side answers always alike."""
-    answers: dict[tuple[str, str, r.Side], set[str]] = {}
-    for run in runs:
-        for pair in run.pairs:
-            for launch in run.sides_of(pair):
-                for sample in launch.samples:
-                    for request in sample.requests:
-                        answers.setdefault((pair.recipe, request.prompt, launch.side), set()).add(request.output)
-    stable = {key: next(iter(outputs)) for key, outputs in answers.items() if len(outputs) == 1}
-    both = {(recipe, prompt) for recipe, prompt, _ in stable}
-    differs: dict[str, list[bool]] = {}
-    for recipe, prompt in sorted(both):
-        if all((recipe, prompt, side) in stable for side in r.Side):
-            base, head = (stable[recipe, prompt, side] for side in r.Side)
-            differs.setdefault(recipe, []).append(base != head)
-    return {recipe: ComparedOutputs(sum(ones), len(ones)) for recipe, ones in differs.items()}
+    What is measured is asked once and never again, so whether a side answers alike is seen in what is asked at every
+    launch before; only then do its measured answers say something as well.
+    """
+    found: dict[str, ComparedOutputs] = {}
+    for recipe in dict.fromkeys(pair.recipe for run in runs for pair in run.pairs):
+        launches = [launch for run in runs for pair in run.pairs_of(recipe) for launch in run.sides_of(pair)]
+        differs = _differs(launches)
+        if differs:
+            found[recipe] = ComparedOutputs(sum(differs.values()), len(differs))
+    return found
+
+
+def _differs(launches: Sequence[Launch]) -> dict[str, bool]:
+    """Of each prompt that can be compared, whether head answers it otherwise."""
+    warm: dict[str, dict[r.Side, set[str]]] = {}
+    measured: dict[tuple[str, str], dict[r.Side, set[str]]] = {}  # by the prompt and what was asked
+    for launch in launches:
+        for prompt, output in (launch.end.outputs if launch.end else {}).items():
+            warm.setdefault(prompt, {}).setdefault(launch.side, set()).add(output)
+        for request in (request for sample in launch.samples for request in sample.requests):
+            measured.setdefault((request.prompt, request.asked), {}).setdefault(launch.side, set()).add(request.output)
+    unmarked = {prompt: sides for (prompt, asked), sides in measured.items() if not asked}  # of earlier versions
+    alike = {prompt: sides for prompt, sides in {**unmarked, **warm}.items() if _both_alike(sides)}
+    differs = {prompt: sides[r.Side.BASE] != sides[r.Side.HEAD] for prompt, sides in alike.items()}
+    for prompt in [prompt for prompt, differ in differs.items() if not differ]:
+        pairs = [s for (one, asked), s in measured.items() if one == prompt and asked and _both_alike(s)]
+        others = sum(sides[r.Side.BASE] != sides[r.Side.HEAD] for sides in pairs)
+        differs[prompt] = others * 2 > len(pairs)
+    return differs
+
+
+def _both_alike(sides: Mapping[r.Side, set[str]]) -> bool:
+    return all(len(sides.get(side, ())) == 1 for side in r.Side)
 
 
 # ------------------------------------------------------------------------------------------------ what the probe says

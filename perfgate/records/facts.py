@@ -315,6 +315,7 @@ class LaunchBegin(LaunchFact):
     port: int
     log: str
     autotune: str = ""  # what it started from: "fresh", "seed <hash>", "none" (nothing was tuned), "off"
+    at_start: Mapping[str, str] | None = None  # variables that a process without the commit's code found there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,6 +331,7 @@ class LaunchEnd(LaunchFact):
     lines: tuple[str, ...] = ()  # last useful lines of its log; strangers' text
     pids: tuple[int, ...] = ()
     facts_from_log: Mapping[str, Any] = field(default_factory=dict)  # e.g. max_total_num_tokens, spec worker lines
+    outputs: Mapping[str, str] = field(default_factory=dict)  # prompt → hash of its answer before anything was measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,6 +347,7 @@ class Request:
     verify_ct: int | None = None  # speculative cycles
     accept_length: float | None = None
     cycle_ms: float | None = None
+    asked: str = ""  # hash of what was asked: the prompt and the words that mark this asking
 
 
 @dataclass(frozen=True, kw_only=True)

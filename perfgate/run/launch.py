@@ -51,7 +51,7 @@ NCCL_TELLS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV"}
 PROBE_WRITES_S = 0.3  # after the last sample, for the probe's last lines to be on disk
 LAUNCH_GB = 2.0  # to find free before a launch, for JIT caches
 RUN_GB = 0.2  # and for the run's own files
-CLIENT = 2  # goes up when the client asks or counts differently: evidence of before is not joined then
+CLIENT = 3  # goes up when the client asks or counts differently: evidence of before is not joined then
 
 
 def workload_hash(recipe: ResolvedRecipe) -> str:
@@ -210,6 +210,7 @@ class SglangBench:
             spec=spec,
             workload=recipe.workload,
             speculative=recipe.speculative,
+            seed=self.notebook.run().plan.seed,
             log=log,
         )
 

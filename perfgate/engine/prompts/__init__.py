@@ -1,4 +1,5 @@
-"""The prompts that a recipe's client sends: always the same ones in the same order, kinds taking turns.
+"""The prompts that a recipe's client sends: always the same ones in the same order, kinds taking turns, each behind a
+few words of its own (`Prompt.marked`).
 
 The built-in ones are of our own writing, one file per kind. A box may bring its own: a JSONL file with one
 `{"id": …, "kind": …, "text": …}` a line.
@@ -6,6 +7,7 @@ The built-in ones are of our own writing, one file per kind. A box may bring its
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,13 @@ from perfgate.errors import PerfgateError
 
 KINDS = ("code", "chat", "maths", "summary", "json")
 MAX_TEXT = 200_000  # characters of one prompt
+MARK_LENGTH = 12  # words, of 64: 72 bits
+MARK_WORDS = """
+    amber anchor apple arrow autumn badge basin beach bell birch bottle bridge bronze cabin candle canyon castle cedar
+    circle cliff cloud copper coral cotton crane delta desert dove eagle ember falcon fern field flame forest garden
+    glass granite harbor hazel island ivory jade lake lantern lemon maple marble meadow mirror moss north ocean olive
+    orchard paper pearl pebble pine plum prairie quartz rain river
+""".split()  # noqa: SIM905 (to be read)
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,16 @@ class Prompt:
     id: str
     kind: str
     text: str
+
+    def marked(self, asking: str) -> str:
+        """Its text as it is sent for this `asking`: behind a line of words that no other asking has.
+
+        The prompts are public and always the same, so a server could know their answers. `asking` names all that tells
+        one request from another but the side, so base and head are asked the same.
+        """
+        drawn = hashlib.sha256(f"{asking}/{self.id}".encode()).digest()
+        words = " ".join(MARK_WORDS[byte % len(MARK_WORDS)] for byte in drawn[:MARK_LENGTH])
+        return f"{words}\n\n{self.text}"
 
 
 def prompts_for(workload: Workload) -> tuple[Prompt, ...]:

@@ -47,8 +47,10 @@ class LaunchBox:
     side: r.Side
     pair: int
     given: Mapping[str, str]
-    at_start: Mapping[str, str] | None
+    at_start: Mapping[str, str] | None  # as its processes say
     effective: Mapping[str, str] | None
+    found: Mapping[str, str] | None = None  # as perfgate's own process says; None: like `at_start`
+    readable: bool = True  # whether that one could say anything
     rank: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     ranks: int = 8
     sitecustomize: tuple[str, ...] = (f"{PROBE}/sitecustomize.py",)
@@ -146,7 +148,17 @@ def launch_facts(box: LaunchBox, position: int, attempt: int = 1) -> list[r.Fact
     if box.before:
         facts.append(r.Canary(id=f"{name}/canary/before", launch=name, when="before", readings=box.before))
     facts.append(
-        r.LaunchBegin(id=name, **place, sha="a" * 40, build=box.build, argv=(), given=box.given, port=1, log="log")
+        r.LaunchBegin(
+            id=name,
+            **place,
+            sha="a" * 40,
+            build=box.build,
+            argv=(),
+            given=box.given,
+            port=1,
+            log="log",
+            at_start=(box.found if box.found is not None else box.at_start) if box.readable else None,
+        )
     )
     facts += [_proof(box, name, place, rank) for rank in range(box.ranks)]
     facts.append(_sample(name, place))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfgate.config.model import Workload
-from perfgate.engine.prompts import KINDS, builtin, prompts_for
+from perfgate.engine.prompts import KINDS, MARK_LENGTH, builtin, prompts_for
 from perfgate.errors import PerfgateError
 
 
@@ -64,3 +64,13 @@ def test_a_file_that_cannot_be_used_is_told_with_its_line(tmp_path: Path, text: 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(PerfgateError, match="cannot be read"):
         prompts_for(Workload(prompts=str(tmp_path / "none.jsonl")))
+
+
+def test_a_prompt_is_marked_the_same_for_the_same_asking_only() -> None:
+    first, second = builtin("code")[:2]
+    texts = [prompt.marked(asking) for prompt in (first, second) for asking in ("7/eagle3/1/1/s0", "7/eagle3/1/1/s1")]
+    assert len({text.partition("\n\n")[0] for text in texts}) == 4
+    assert first.marked("7/eagle3/1/1/s0") == texts[0]
+    mark, _, text = texts[0].partition("\n\n")
+    assert text == first.text
+    assert len(mark.split()) == MARK_LENGTH

@@ -98,12 +98,38 @@ def test_foreign_command_lines_leave_only_as_hashes(tmp_path: Path) -> None:
     assert "secret" not in told
 
 
-def test_neighbour_that_came_and_went_still_shows_in_others(tmp_path: Path) -> None:
-    """It left no process to read, but the box's total knows."""
+def test_what_nobody_is_seen_to_have_used_is_not_others(tmp_path: Path) -> None:
+    """A server whose parent ignores SIGCHLD leaves children of whom only the box's total knows."""
     box(tmp_path, server=0, scheduler=0, neighbour=0, kthread=0, wait=0)
     watch = SystemWatch.start([SERVER], root=tmp_path, own=PERFGATE)
     (tmp_path / "proc/stat").write_text(f"cpu  {round(2 / TICK_S)} 0 0 5 5 9 9 0 0 0\n")
+    assert watch.stop()["others_cpu_s"] == pytest.approx(0)
+
+
+def test_another_container_is_seen_by_what_our_group_did_not_use(tmp_path: Path) -> None:
+    """Its processes are not to be seen from here, also where they have come and gone."""
+
+    def used(seconds: float) -> None:
+        put(tmp_path, {"sys/fs/cgroup/cpu.stat": f"usage_usec {round(seconds * 1e6)}\n", "proc/self/cgroup": "0::/\n"})
+
+    box(tmp_path, server=0, scheduler=0, neighbour=0, kthread=0, wait=0)
+    used(0)
+    watch = SystemWatch.start([SERVER], root=tmp_path, own=PERFGATE)
+    (tmp_path / "proc/stat").write_text(f"cpu  {round(5 / TICK_S)} 0 0 5 5 9 9 0 0 0\n")
+    used(3)
     assert watch.stop()["others_cpu_s"] == pytest.approx(2)
+
+
+def test_a_family_that_has_ended_is_counted_from_the_start_on() -> None:
+    """A parent, its child and its grandchild end between two readings: their earlier lives are not of this span."""
+    start = {
+        1: ProcessTimes(1, 0, 0, 1.0, 0.0, False),
+        5: ProcessTimes(5, 1, 0, 10.0, 3.0, False),
+        6: ProcessTimes(6, 5, 0, 100.0, 0.0, False),
+        7: ProcessTimes(7, 6, 0, 1000.0, 0.0, False),
+    }
+    stop = {1: ProcessTimes(1, 0, 0, 1.0, 1114.0, False)}
+    assert cpu_between(start, stop, [1]) == pytest.approx(1.0)
 
 
 def test_nothing_readable_is_none_not_zero(tmp_path: Path) -> None:

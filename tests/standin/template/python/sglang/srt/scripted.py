@@ -19,6 +19,8 @@ def fingerprint(text):
 
 
 def prompt_kind(text):
+    """Of a prompt behind the words that mark it."""
+    text = text.partition("\n\n")[2]
     return PROMPT_KINDS.get(fingerprint(text), "other")
 
 
