@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -74,11 +74,24 @@ class Asked:
     text: str = ""  # as it was sent: the prompt behind its mark
 
 
+def _nothing() -> None: ...
+
+
 class LoadClient:
     """Asks one server. Raises ClientError for answers that cannot be measured and for a server that is gone."""
 
-    def __init__(self, base_url: str, workload: Workload, *, speculative: bool, seed: str, launch: str) -> None:
-        """`seed`: of the run, which no server knows; `launch`: names one that is the same for both sides of a pair.
+    def __init__(
+        self,
+        base_url: str,
+        workload: Workload,
+        *,
+        speculative: bool,
+        seed: str,
+        launch: str,
+        look: Callable[[], None] = _nothing,
+    ) -> None:
+        """`seed`: of the run, which no server knows; `launch`: names one that is the same for both sides of a pair;
+        `look`: called now and then while an answer comes, to end it by what it raises.
 
         Warming up asks the same at every launch, so that answers can be compared; what is measured is asked once.
         """
@@ -87,6 +100,7 @@ class LoadClient:
         self.speculative = speculative
         self._seed = seed
         self._launch = launch
+        self._look = look
         self.prompts = prompts_for(workload)
         self._flush = post(f"{base_url}/flush_cache")
 
@@ -162,7 +176,7 @@ class LoadClient:
         readers = [AnswerReader() for _ in prompts]
         texts = [prompt.marked(f"{asking}/{place}") for place, prompt in enumerate(prompts)]
         calls = [self._call(text) for text in texts]
-        exchange(list(zip(calls, readers, strict=True)), self.workload.request_timeout_s)
+        exchange(list(zip(calls, readers, strict=True)), self.workload.request_timeout_s, self._look)
         answers = [reader.finish(self.workload.output_tokens) for reader in readers]
         return [Asked(*one) for one in zip(prompts, answers, texts, strict=True)]
 

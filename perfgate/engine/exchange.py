@@ -21,7 +21,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -235,14 +235,19 @@ class Exchange:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wakes_at)
 
 
-def exchange(asked: Sequence[tuple[Call, ReplyReader]], limit_s: float) -> None:
-    """Asks all at the same moment, and reads until all have ended. Raises ClientError."""
+def _nothing() -> None: ...
+
+
+def exchange(asked: Sequence[tuple[Call, ReplyReader]], limit_s: float, look: Callable[[], None] = _nothing) -> None:
+    """Asks all at the same moment, and reads until all have ended. Raises ClientError, and what `look` raises, which
+    is called now and then."""
     with ExitStack() as opened:
         exchanges = [opened.enter_context(closing(Exchange(call, reader, limit_s))) for call, reader in asked]
         for one in exchanges:
             one.ask()
         while left := [one for one in exchanges if not one.ended]:
             wait_and_take_in(left)
+            look()
 
 
 def wait_and_take_in(exchanges: Sequence[Exchange]) -> None:

@@ -95,6 +95,7 @@ class _Run:
             speculative=plan.speculative,
             seed=f"{plan.seed}/{plan.recipe}",
             launch=f"{plan.pair}/{plan.attempt}",
+            look=server.check_output,
         )
 
     def _start(self) -> Server:

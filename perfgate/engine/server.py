@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import random
+import resource
+import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,6 +45,8 @@ HEALTH_S = 5.0  # for its answer to that
 PATIENCE_S = 10.0  # after a failure line: for the server to end or to go on
 DEATH_S = 2.0  # for the log of a dying server to say why
 MAX_LOG = 1 << 30  # bytes: a server that writes more is filling the disk
+MAX_FILE = 64 << 30  # bytes of any file a server writes; shared memory counts, too
+MAX_PROCESSES = 1 << 16  # and threads, of its user
 FIRST_TOKENS = 8
 PORTS = range(20_000, 32_000)
 
@@ -176,7 +180,10 @@ class Server:
 
     def check_output(self) -> None:
         """Raises ServerHung for a server that fills the disk with its log."""
-        size = self.spec.log.stat().st_size if self.spec.log.exists() else 0
+        try:
+            size = self.spec.log.stat().st_size
+        except OSError:
+            return
         if size > MAX_LOG:
             lines = self.log.read().useful
             raise ServerHung("log_flood", f"the server has written more than {MAX_LOG >> 20} MiB of log", lines)
@@ -365,7 +372,7 @@ def _popen(spec: LaunchSpec, token: str) -> subprocess.Popen[bytes]:
     output = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
         return subprocess.Popen(
-            argv,
+            limited(argv),
             env={**OUTER_ENVIRONMENT, tree.TOKEN_VARIABLE: token},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -374,6 +381,26 @@ def _popen(spec: LaunchSpec, token: str) -> subprocess.Popen[bytes]:
         )
     finally:
         os.close(output)
+
+
+def limited(argv: Sequence[str]) -> tuple[str, ...]:
+    """The command within bounds that no honest server comes near: of one file, and of processes and threads.
+
+    The kernel counts those of the whole user, so the bound is far above what eight ranks start. Where util-linux is
+    not installed there are no bounds.
+    """
+    prlimit = shutil.which("prlimit", path=OUTER_ENVIRONMENT["PATH"])
+    if prlimit is None:
+        return tuple(argv)
+    bounds = (("fsize", resource.RLIMIT_FSIZE, MAX_FILE), ("nproc", resource.RLIMIT_NPROC, MAX_PROCESSES))
+    options = [f"--{name}={_at_most(kind, wanted)}" for name, kind, wanted in bounds]
+    return (prlimit, *options, "--", *argv)
+
+
+def _at_most(kind: int, wanted: int) -> int:
+    """What is wanted, or the hard limit that holds already."""
+    _, hard = resource.getrlimit(kind)
+    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
 
 
 def _of_a_death(state: LogState, code: int | None) -> Cause:

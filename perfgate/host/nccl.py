@@ -33,6 +33,8 @@ BLOCK = 4 * 1024 * 1024
 MARK = b"NCCL INFO "
 LONGEST_LINE, LONGEST_MESSAGE, LONGEST_PREFIX = 64 * 1024, 2048, 200  # NCCL cuts its own messages at 1 KiB
 MAX_RANKS, MAX_NAMES, MAX_CHOICES, MAX_LINKS, MAX_WARNINGS, MAX_VALUE = 256, 256, 256, 32, 32, 512
+MAX_BYTES = 512 << 20  # of all files of a launch; a sparse file says that it holds terabytes
+MAX_FILE_BYTES = 64 << 20
 MAX_MESSAGES = 500_000  # different ones that matter; a forged log could hold millions
 
 PREFIX = re.compile(rb"([^\s:]*):(\d+):\d+ \[(-?\d+)\] $")
@@ -83,11 +85,11 @@ class NcclReport:
 
 def read_nccl_logs(paths: Iterable[Path]) -> NcclReport:
     """One report of all the files of a launch. A file that cannot be read is left out."""
-    reader = _LogReader()
+    reader, left = _LogReader(), MAX_BYTES
     for path in sorted(paths):
         try:
             with path.open("rb") as file:
-                reader.read(file)
+                left -= reader.read(file, min(left, MAX_FILE_BYTES))
         except OSError:
             continue
     return reader.report()
@@ -136,14 +138,17 @@ class _LogReader:
             b"comm": self._complete,
         }
 
-    def read(self, file: BinaryIO) -> None:
-        rest = b""
-        while block := file.read(BLOCK):
+    def read(self, file: BinaryIO, most: int) -> int:
+        """So many bytes at most, from the beginning: there NCCL says what it took and chose. How many it was."""
+        rest, left = b"", most
+        while block := file.read(min(BLOCK, left)):
+            left -= len(block)
             whole, end, tail = (rest + block).rpartition(b"\n")
             rest = tail if len(tail) <= LONGEST_LINE else b""
             if end:
                 self._block(whole)
         self._block(rest)
+        return most - left
 
     def report(self) -> NcclReport:
         also = frozenset(host.decode(errors="replace") for host in self._hosts)

@@ -44,9 +44,10 @@ FILE_NAME = re.compile(r"probe-(\d{1,10})-\d{1,20}\.jsonl")
 MAX_FILES = 256
 MAX_ENTRIES = 4096  # of the directory looked at
 MAX_FILE_BYTES = 128 * 2**20
-MAX_BYTES = 2**30  # of all files together
+MAX_BYTES = 512 * 2**20  # of all files together
 MAX_LINE_BYTES = 256 * 2**10
 MAX_CYCLES = 1_000_000  # of all processes together: 88 MB here
+MAX_MALFORMED = 10_000  # lines of one file, then the rest of it is not read
 MAX_LINES_OF_A_KIND = 64  # beside cycles
 INNER = ("draft", "verify", "draft_extend")
 ROOM = 1.05  # phases may exceed their cycle by this, for rounding and for events of two streams
@@ -244,6 +245,7 @@ def _read_file(path: Path, room: _Room, dropped: Counter[str]) -> Process | None
 def _lines(file: BinaryIO, left: int, dropped: Counter[str]) -> Iterator[Line]:
     """The lines that fit the schema, of `left` bytes at most. A last line without its end was torn by a kill and is no
     fault."""
+    malformed = 0
     while left > 0 and (line := file.readline(min(MAX_LINE_BYTES, left))):
         left -= len(line)
         if not line.endswith(b"\n"):
@@ -257,6 +259,9 @@ def _lines(file: BinaryIO, left: int, dropped: Counter[str]) -> Iterator[Line]:
         except ValidationError as error:
             if error.errors(include_url=False, include_input=False)[0]["type"] != "union_tag_invalid":
                 dropped["line malformed"] += 1
+                malformed += 1
+                if malformed >= MAX_MALFORMED:
+                    return
     if left <= 0 and file.read(1):
         dropped["file too long"] += 1
 

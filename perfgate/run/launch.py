@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -51,6 +52,7 @@ NCCL_TELLS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV"}
 PROBE_WRITES_S = 0.3  # after the last sample, for the probe's last lines to be on disk
 LAUNCH_GB = 2.0  # to find free before a launch, for JIT caches
 RUN_GB = 0.2  # and for the run's own files
+MAX_NCCL_FILES = 4096
 CLIENT = 3  # goes up when the client asks or counts differently: evidence of before is not joined then
 
 
@@ -357,7 +359,8 @@ def _regular_files(folder: Path) -> list[Path]:
     try:
         if folder.is_symlink() or not folder.is_dir():
             return []
-        return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+        found = (path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+        return sorted(islice(found, MAX_NCCL_FILES))
     except OSError:
         return []
 

@@ -21,7 +21,7 @@ from perfgate.engine import exchange as exchange_module
 from perfgate.engine import tree
 from perfgate.engine.answers import AnswerReader, TimedAnswer
 from perfgate.engine.exchange import Exchange, body_of, exchange, get, kernel_stamps, post, status_of, wait_and_take_in
-from perfgate.engine.faults import ClientError
+from perfgate.engine.faults import ClientError, ServerHung
 from perfgate.records import Blame
 
 TOKENS = 16
@@ -462,6 +462,20 @@ def test_too_few_descriptors_are_the_boxs_fault() -> None:
             for descriptor in taken:
                 os.close(descriptor)
     assert (caught.value.code, caught.value.blame) == ("client_starved", Blame.BOX)
+
+
+def test_what_is_looked_at_meanwhile_can_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a server that floods the disk with its log while it answers."""
+    monkeypatch.setattr(exchange_module, "LOOK_S", 0.05)
+    looked: list[float] = []
+
+    def look() -> None:
+        looked.append(time.monotonic())
+        if len(looked) == 3:
+            raise ServerHung("log_flood", "too much")
+
+    with Scripted([(0.0, CHUNKED)], closes=False) as server, pytest.raises(ServerHung):
+        exchange([(post(server.url, {}), AnswerReader())], 30.0, look)
 
 
 @pytest.mark.parametrize("framed", [b"zz\r\nab", b"-1\r\nab", b"1_0\r\nab", b"data: {}\r\n", b"1" * 70_000])

@@ -259,6 +259,14 @@ def test_a_flood_of_output_is_stopped(make: Make, serving: Start, monkeypatch: p
     assert caught.value.code == "log_flood"
 
 
+def test_a_file_larger_than_any_box_cannot_be_made(make: Make, serving: Start) -> None:
+    grow = "import os\ntry:\n    os.ftruncate(1, 16 << 40)\nexcept OSError as error:\n    print('refused', error.errno)"
+    server = serving(make(on_start=grow).spec())
+    server.wait_ready()
+    assert server.spec.log.stat().st_size < 1 << 20
+    assert "refused 27" in server.spec.log.read_text()
+
+
 def test_a_server_that_is_ready_and_does_not_answer(make: Make, serving: Start) -> None:
     server = serving(make(garbage="http500").spec())
     with pytest.raises(LaunchError) as caught:

@@ -122,6 +122,13 @@ def test_a_forged_log_stays_bounded(tmp_path: Path) -> None:
     assert max(len(value) for one in report.ranks for value in one.variables.values()) == nccl.MAX_VALUE
 
 
+def test_a_sparse_file_of_terabytes_is_read_at_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"NCCL version 2.27.5+cuda12.8\n")
+    os.truncate(path, 8 << 40)
+    assert read_nccl_logs([path, path]).versions == ("2.27.5+cuda12.8",)
+
+
 def test_warnings_name_no_machine(tmp_path: Path) -> None:
     prefix = f"[2026-11-30 10:00:00] {HOST}:4000:4000 [0] net.cc:12 (connect)"
     text = "\n".join((*rank_lines(0), "", f"{prefix} NCCL WARN no route to {HOST} at 10.20.30.40", ""))

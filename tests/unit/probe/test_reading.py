@@ -219,3 +219,18 @@ def test_what_is_kept_is_possible(tmp_path_factory: pytest.TempPathFactory, data
     for entry in kept:
         parts = (entry.draft or 0) + (entry.verify or 0) + (entry.draft_extend or 0)
         assert parts <= (entry.cycle or 0) * 1.05 + 0.2
+
+
+def test_of_a_file_of_nothing_but_junk_little_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_reading, "MAX_MALFORMED", 100)
+    reading = read(tmp_path, HEAD, *[b"junk\n"] * 5000, cycle(0, 2.0))
+    assert reading.dropped == {"line malformed": 100}
+    assert not reading.timed
+
+
+def test_a_sparse_file_is_read_no_further_than_its_bound(tmp_path: Path) -> None:
+    path = write(tmp_path, HEAD, cycle(0, 2.0))
+    os.truncate(path, 1 << 40)
+    reading = read_probe(tmp_path, now=NOW)
+    assert len(reading.timed[0].cycles) == 1
+    assert reading.dropped["file too long"] == 1
