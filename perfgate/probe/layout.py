@@ -15,12 +15,25 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from perfgate.errors import PerfgateError
-from perfgate.probe.inside.targets import BY_MODULE, COLLECTIVE, CYCLE, DECODE, TARGETS, Target, expected_in
+from perfgate.probe.inside.targets import (
+    BY_MODULE,
+    COLLECTIVE,
+    CYCLE,
+    DECODE,
+    OLDEST,
+    SPECULATIVE,
+    TARGETS,
+    Target,
+    expected_in,
+    release_of,
+)
 
 SEARCHED = ("sglang/srt/speculative/", "sglang/srt/managers/", "sglang/srt/distributed/")  # where a class may move to
 MAX_SOURCE = 4 * 2**20  # of one file
 METHODS = frozenset(target.method for target in TARGETS)
 OWNERS = frozenset(target.owner for target in TARGETS)
+_WORKER = re.compile(r"Worker(?:V\d+)?$")
+_ABSTRACT = re.compile(r"Base|Abstract|_")
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,7 @@ class Layout:
     version: str | None
     modules: Mapping[str, ModuleLayout]
     elsewhere: Mapping[str, str] = field(default_factory=dict)  # class of the table → module it was found in instead
+    untimed: tuple[str, ...] = ()  # "NGRAMWorker (ngram_worker)": workers of speculation that have no row
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
@@ -65,6 +79,7 @@ class Layout:
                 for module, layout in body["modules"].items()
             },
             elsewhere=body["elsewhere"],
+            untimed=tuple(body.get("untimed", ())),
         )
 
 
@@ -88,21 +103,32 @@ def check_tree(path: Path) -> list[Finding]:
 
 
 def check_layout(layout: Layout) -> list[Finding]:
-    return [finding for target in TARGETS if (finding := _check(target, layout)) is not None]
+    """A tree whose release is not known has a method under one of the names it ever had, not under all of them."""
+    checked = [(target, _check(target, layout)) for target in TARGETS if _expected(target, layout)]
+    there = {(target.family, target.phase) for target, finding in checked if finding is None}
+    return [
+        finding
+        for target, finding in checked
+        if finding is not None and (layout.version is not None or (target.family, target.phase) not in there)
+    ]
 
 
 def tree_report(path: Path) -> str:
     """For people: whether the probe will find its phases in this tree, and what moved where it will not."""
     layout = read_layout(path)
-    findings = check_layout(layout)
     release = f"SGLang {layout.version}" if layout.version else "SGLang (a checkout: rows of today's releases)"
-    if not findings:
-        return f"{release}: every method the probe times is in its place"
-    lines = [f"{release}: {len(findings)} of the probe's methods moved"]
-    lines += [f"  {finding.family} {finding.phase}: {finding.text}" for finding in findings]
-    lost = sorted(unusable(findings))
-    if lost:
+    if layout.version is not None and release_of(layout.version) < release_of(OLDEST):
+        return f"{release}: older than {OLDEST}, the first release that the probe knows; nothing is said of it"
+    findings = check_layout(layout)
+    lines = [f"{release}: every method the probe times is in its place"]
+    if findings:
+        lines = [f"{release}: {len(findings)} of the probe's methods moved"]
+        lines += [f"  {finding.family} {finding.phase}: {finding.text}" for finding in findings]
+    if lost := sorted(unusable(findings)):
         lines.append(f"verify_ms or decode_ms will be absent for: {', '.join(lost)}")
+    if layout.untimed:
+        lines.append(f"not timed, having no rows: {', '.join(layout.untimed)}")
+    lines.append("not timed: speculation under pipeline parallelism (pp-size above 1) has no verify numbers")
     return "\n".join(lines)
 
 
@@ -115,8 +141,6 @@ def unusable(findings: Iterable[Finding]) -> set[str]:
 
 
 def _check(target: Target, layout: Layout) -> Finding | None:
-    if not _expected(target, layout):
-        return None
     module = layout.modules.get(target.module)
     if module is None:
         return _finding("no_module", target, f"{target.module} is not there{_instead(target, layout)}")
@@ -191,6 +215,7 @@ def read_layout(path: Path) -> Layout:
         raise PerfgateError("no SGLang here", where=str(path), remedy="give a checkout, a package directory or a wheel")
     modules: dict[str, ModuleLayout] = {}
     elsewhere: dict[str, str] = {}
+    workers: dict[str, tuple[str, list[str]]] = {}
     wanted = {target.owner: target.module for target in TARGETS if target.owner}
     for name, source in sorted(sources.items()):
         module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -203,7 +228,32 @@ def read_layout(path: Path) -> Layout:
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and wanted.get(node.name) not in (None, module):
                 elsewhere[node.name] = module
-    return Layout(_version(path), modules, elsewhere)
+            if isinstance(node, ast.ClassDef) and module.startswith(SPECULATIVE):
+                workers[node.name] = module.removeprefix(SPECULATIVE), [_last_name(base) for base in node.bases]
+    return Layout(_version(path), modules, elsewhere, tuple(_untimed(workers)))
+
+
+def _untimed(workers: Mapping[str, tuple[str, list[str]]]) -> Iterator[str]:
+    """Classes that are workers by their names, and neither have a row nor inherit from one that has."""
+    for name, (module, _) in sorted(workers.items()):
+        if _WORKER.search(name) and not _ABSTRACT.match(name) and not _has_row(name, workers):
+            yield f"{name} ({module})"
+
+
+def _has_row(name: str, workers: Mapping[str, tuple[str, list[str]]]) -> bool:
+    waiting, seen = [name], set[str]()
+    while waiting:
+        one = waiting.pop()
+        if one in OWNERS and one != "TpModelWorker":
+            return True
+        if one in workers and one not in seen:
+            seen.add(one)
+            waiting += workers[one][1]
+    return False
+
+
+def _last_name(base: ast.expr) -> str:
+    return ast.unparse(base).rpartition(".")[2]
 
 
 def _module_layout(tree: ast.Module) -> ModuleLayout:
@@ -219,7 +269,7 @@ def _module_layout(tree: ast.Module) -> ModuleLayout:
 
 
 def _class_layout(node: ast.ClassDef) -> ClassLayout:
-    bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+    bases = [_last_name(base) for base in node.bases]
     functions = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name in METHODS]
     bound = [item for item in functions if any(_binds_otherwise(decorator) for decorator in item.decorator_list)]
     plain = {item.name for item in functions} - {item.name for item in bound}
@@ -264,7 +314,7 @@ def _wheel_sources(path: Path) -> Iterator[tuple[str, str]]:
 
 def _version(path: Path) -> str | None:
     """Of a wheel by its name, of an installed package by its metadata; a checkout has none."""
-    if match := re.match(r"sglang-([^-]+)-", path.name):
+    if path.suffix == ".whl" and path.is_file() and (match := re.match(r"sglang-([^-]+)-", path.name)):
         return match[1]
     for root in (path, path.parent):
         for info in sorted(root.glob("sglang-*.dist-info")):

@@ -1,7 +1,10 @@
 """From the probe's cycles to a launch's numbers: how long draft, verify and draft-extend took, on which rank.
 
 Only cycles that lie wholly inside a measured window count; warm-up, idle, capture and prefill never do. A rank's
-number is the median over its cycles. A sample's number is the slowest rank's, for the others wait for it; the distance
+number is the mean over its cycles, as a client's tok/s and cycle are means: a slowdown of some cycles only moves both,
+and the phases of a rank add up to its cycle. For that the same cycles count for every phase: those that ran the usual
+phases, without the very slowest (`TRIMMED`), in which the machine did something else. How many were slow is told beside
+it. A sample's number is the slowest rank's, for the others wait for it; the distance
 to the fastest is the straggler. Where nothing was measured the number is None, never 0.
 
 The numbers come from the code under test. They are compared with what the client saw by its own clock: from one
@@ -11,6 +14,7 @@ cycle's begin to the next is what a client's `decode time / cycles` measures as 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -25,6 +29,9 @@ __all__ = ["LaunchPhases", "SamplePhases", "Window", "phases_of", "read_probe"]
 
 DISAGREEMENT = 0.05  # between two ways to measure the same time, before it is told
 FEW_CYCLES = 20
+TRIMMED = 0.005  # of the cycles, the slowest ones: one in two hundred
+SLOW = 1.5  # times the median: a cycle that took longer is slow
+MANY_SLOW = 0.05  # share of slow cycles that is told
 RANK_SHARE = 0.95  # of the cycles of the rank that has most; fewer: it has lost some
 
 
@@ -38,7 +45,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplePhases:
-    """Milliseconds of one sample, or of a launch's samples together (`sample` None). Medians, the slowest rank's.
+    """Milliseconds of one sample, or of a launch's samples together (`sample` None). Means, the slowest rank's.
 
     `period_ms` is the mean from one cycle's begin to the next; beyond `cycle_ms` it holds the scheduler's own work.
     """
@@ -54,6 +61,7 @@ class SamplePhases:
     target_ms: float | None = None  # target's forward inside verify, without sampling
     period_ms: float | None = None
     batch: float | None = None  # median number of sequences
+    slow_share: float | None = None  # of the cycles, that took far longer than the median; the worst rank's
     straggler_ms: float | None = None
     ranks: tuple[RankPhases, ...] = ()
     warnings: tuple[Notice, ...] = ()
@@ -75,6 +83,7 @@ class SamplePhases:
             draft_extend_ms=self.draft_extend_ms,
             decode_ms=self.decode_ms,
             straggler_ms=self.straggler_ms,
+            slow_share=self.slow_share,
             ranks=self.ranks,
             warnings=tuple(asdict(warning) for warning in self.warnings),
         )
@@ -105,6 +114,7 @@ class _RankNumbers(NamedTuple):
     ms: Mapping[str, float | None]
     period: float | None
     batch: float | None
+    slow: float | None
 
 
 def phases_of(
@@ -163,6 +173,7 @@ def _sample(
         period_ms=period,
         batch=_median(numbers.batch for numbers in ranks),
         straggler_ms=_spread(ranks, whole),
+        slow_share=max((numbers.slow for numbers in ranks if numbers.slow is not None), default=None),
         ranks=tuple(_as_record(numbers) for numbers in ranks),
         warnings=tuple(_sample_warnings(ranks, most, impossible, period, client_ms)),
     )
@@ -186,14 +197,35 @@ def _rank_numbers(rank: int, process: Process, spans: Sequence[Window]) -> _Rank
     periods: list[float] = []
     for span in spans:
         inside = list(_inside(process, span))
-        claimed = sum(cycle.cycle or cycle.decode or cycle.verify or 0.0 for cycle in inside)
+        claimed = sum(map(_took, inside))
         if claimed > (span.end - span.begin) * 1000 * (1 + DISAGREEMENT):
             return None
         cycles += inside
         periods += _periods(inside)
-    ms = {phase: _median(getattr(cycle, phase) for cycle in cycles) for phase in PHASES}
+    usual = _usual(cycles)
+    ms = {phase: _mean(getattr(cycle, phase) for cycle in usual) for phase in PHASES}
     batch = _median(cycle.batch for cycle in cycles)
-    return _RankNumbers(rank, len(cycles), ms, fmean(periods) if periods else None, batch)
+    return _RankNumbers(rank, len(cycles), ms, fmean(periods) if periods else None, batch, _slow_share(usual))
+
+
+def _usual(cycles: Sequence[Cycle]) -> list[Cycle]:
+    """The cycles that ran the phases that most of them ran, without the very slowest."""
+    kinds = Counter(tuple(getattr(cycle, phase) is not None for phase in PHASES) for cycle in cycles)
+    if not kinds:
+        return []
+    (most, _), *_ = kinds.most_common(1)
+    alike = [cycle for cycle in cycles if tuple(getattr(cycle, phase) is not None for phase in PHASES) == most]
+    return sorted(alike, key=_took)[: len(alike) - int(len(alike) * TRIMMED)]
+
+
+def _took(cycle: Cycle) -> float:
+    return cycle.cycle or cycle.decode or cycle.verify or 0.0
+
+
+def _slow_share(cycles: Sequence[Cycle]) -> float | None:
+    took = [_took(cycle) for cycle in cycles]
+    usual = median(took) if took else 0.0
+    return sum(one > SLOW * usual for one in took) / len(took) if usual > 0 else None
 
 
 def _inside(process: Process, span: Window) -> Iterable[Cycle]:
@@ -201,8 +233,7 @@ def _inside(process: Process, span: Window) -> Iterable[Cycle]:
     last = bisect_right(process.cycles.at, span.end)
     for index in range(first, last):
         cycle = process.cycles[index]
-        took = cycle.cycle or cycle.decode or cycle.verify or 0.0
-        if cycle.mark == "" and cycle.at + took / 1000 <= span.end:
+        if cycle.mark == "" and cycle.at + _took(cycle) / 1000 <= span.end:
             yield cycle
 
 
@@ -214,6 +245,11 @@ def _periods(cycles: Sequence[Cycle]) -> list[float]:
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def _slowest(ranks: Sequence[_RankNumbers], phase: str) -> float | None:
@@ -281,6 +317,12 @@ def _launch_warnings(reading: ProbeReading, whole: SamplePhases | None, expected
             code="probe_no_target",
             text="The probe did not find where this commit verifies; verify_ms is absent.",
             data={"targets": moved_targets(reading), "notes": _notes(reading)},
+        )
+    if whole is not None and (whole.slow_share or 0.0) >= MANY_SLOW:
+        yield Notice(
+            code="probe_slow_cycles",
+            text=f"{100 * (whole.slow_share or 0.0):.0f} % of the cycles took more than {SLOW} times the usual.",
+            data={"share": whole.slow_share},
         )
     if expected_ranks is not None and timed and len(timed) != expected_ranks:
         yield Notice(

@@ -382,7 +382,7 @@ class RankPhases:
 
 @dataclass(frozen=True, kw_only=True)
 class Phases(LaunchFact):
-    """The probe's numbers of one sample: the slowest rank's medians. Untrusted: they come from the code under test."""
+    """The probe's numbers of one sample: the slowest rank's means. Untrusted: they come from the code under test."""
 
     kind: ClassVar[str] = "phases"
     sample: int
@@ -395,6 +395,7 @@ class Phases(LaunchFact):
     draft_extend_ms: float | None = None
     decode_ms: float | None = None
     straggler_ms: float | None = None  # slowest rank's cycle minus the fastest's
+    slow_share: float | None = None  # of the cycles, that took more than 1.5 times the median
     ranks: tuple[RankPhases, ...] = ()
     warnings: tuple[Mapping[str, Any], ...] = ()  # code, text, data
 

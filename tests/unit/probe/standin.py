@@ -46,6 +46,9 @@ def forward_batch_generation(self, batch, on_publish=None):
     self.draft_worker._draft_extend_for_decode(batch, None)
     return 'result'
 """
+BODIES["forward_batch_speculative_generation"] = CYCLE_V1.replace(
+    "_batch_generation(self, batch):", "_batch_speculative_generation(self, batch):"
+)
 DECODE = "def forward_batch_generation(self, batch, is_verify=False): work('decode'); return 'logits'"
 
 SUPPORT = """
@@ -131,7 +134,8 @@ else:
     worker = getattr(module, owner)(); worker.target = target; worker.device = {device!r}
     if drafter: worker.draft_worker = getattr(module, drafter)()
 def cycle(mode='decode', size=1):
-    return worker.forward_batch_generation(support.Batch(mode, size))
+    run = getattr(worker, 'forward_batch_speculative_generation', worker.forward_batch_generation)
+    return run(support.Batch(mode, size))
 {script}
 time.sleep({linger})
 """
@@ -214,9 +218,7 @@ class StandIn:
             **(environment or {}),
         }
         return subprocess.run(
-            [sys.executable, "-S", str(driver), family, str(cycles)]
-            if False
-            else [sys.executable, str(driver), family, str(cycles)],
+            [sys.executable, str(driver), family, str(cycles)],
             env=variables,
             capture_output=True,
             text=True,

@@ -232,3 +232,39 @@ def test_agreement_with_sglangs_own_timer() -> None:
     found = phases_of(reading(of), window, device_timer_ms={"target": 15.0})
     assert found.warnings[0].code == "probe_device_timer_disagrees"
     assert found.warnings[0].data == {"phase": "target", "probe_ms": 18.0, "sglang_ms": 15.0}
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.45])
+def test_a_slowdown_of_some_cycles_moves_the_number_as_far_as_it_moves_the_client_s(share: float) -> None:
+    """Fewer than half of them cannot move a median, and yet a client waits for each."""
+    of, slow_at = process(), set(range(0, 1000, round(1 / share)))
+    for number in range(1000):
+        verify = 38.0 if number in slow_at else 19.0
+        fill(of, 10.0 + number * 0.05, 1, verify=verify, cycle=verify + 5.0)
+    sample = only(phases_of(reading(of), [(0, 10.0, 61.0)]))
+    true = 19.0 * (1 + len(slow_at) / 1000)
+    assert sample.verify_ms == pytest.approx(true, rel=0.01)
+    assert sample.slow_share == pytest.approx(len(slow_at) / 1000, abs=0.006)
+    assert "probe_slow_cycles" in codes(phases_of(reading(of), [(0, 10.0, 61.0)]))
+
+
+def test_phases_add_up_to_their_cycle() -> None:
+    """Also where verify is slow in other cycles than draft, and where some cycles did not run a phase."""
+    of = process()
+    for number in range(1000):
+        draft, verify = (9.0, 19.0) if number % 3 == 0 else (2.0, 26.0)
+        extend = None if number % 50 == 0 else 2.0
+        spans = {"draft": draft, "verify": verify, "draft_extend": extend}
+        fill(of, 10.0 + number * 0.05, 1, **spans, cycle=draft + verify + (extend or 0.0) + 1.0)
+    sample = only(phases_of(reading(of), [(0, 10.0, 61.0)]))
+    assert sample.cycle_ms is not None
+    parts = (sample.draft_ms or 0) + (sample.verify_ms or 0) + (sample.draft_extend_ms or 0)
+    assert parts + 1.0 == pytest.approx(sample.cycle_ms)
+
+
+def test_a_hiccup_of_the_machine_does_not_move_the_number() -> None:
+    of = fill(process(), 10.0, 400, period=0.05)
+    fill(of, 30.1, 1, verify=2000.0, cycle=2005.0)
+    sample = only(phases_of(reading(of), [(0, 10.0, 40.0)]))
+    assert sample.verify_ms == pytest.approx(19.0)
+    assert sample.slow_share == 0
