@@ -93,8 +93,8 @@ class _Run:
             server.url,
             plan.workload,
             speculative=plan.speculative,
-            seed=f"{plan.seed}/{plan.recipe}",
-            launch=f"{plan.pair}/{plan.attempt}",
+            seed=f"{plan.seed}/{plan.launch.recipe}",
+            launch=f"{plan.launch.pair}/{plan.launch.attempt}",
             look=server.check_output,
         )
 

@@ -6,6 +6,7 @@ find them again is on disk before the first of them exists (`watchdog.Watched`).
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
@@ -387,8 +388,11 @@ def limited(argv: Sequence[str]) -> tuple[str, ...]:
     """The command within bounds that no honest server comes near: of one file, and of processes and threads.
 
     The kernel counts those of the whole user, so the bound is far above what eight ranks start. Where util-linux is
-    not installed there are no bounds.
+    not installed there are no bounds. Raises OSError where the command is not there: once it is started, an end is the
+    server's own.
     """
+    if shutil.which(argv[0], path=OUTER_ENVIRONMENT["PATH"]) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
     prlimit = shutil.which("prlimit", path=OUTER_ENVIRONMENT["PATH"])
     if prlimit is None:
         return tuple(argv)

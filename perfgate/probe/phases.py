@@ -31,6 +31,7 @@ DISAGREEMENT = 0.05  # between two ways to measure the same time, before it is t
 FEW_CYCLES = 20
 TRIMMED = 0.005  # of the cycles, the slowest ones: one in two hundred
 SLOW = 1.5  # times the median: a cycle that took longer is slow
+ENOUGH_CYCLES = 200  # to speak of a share
 MANY_SLOW = 0.05  # share of slow cycles that is told
 RANK_SHARE = 0.95  # of the cycles of the rank that has most; fewer: it has lost some
 
@@ -202,14 +203,22 @@ def _rank_numbers(rank: int, process: Process, spans: Sequence[Window]) -> _Rank
             return None
         cycles += inside
         periods += _periods(inside)
-    usual = _usual(cycles)
-    ms = {phase: _mean(getattr(cycle, phase) for cycle in usual) for phase in PHASES}
+    usual = _usual([cycle for cycle in cycles if cycle.cycle is not None])
+    ms = {
+        phase: _mean(
+            getattr(cycle, phase) for cycle in usual or _usual([c for c in cycles if getattr(c, phase) is not None])
+        )
+        for phase in PHASES
+    }
     batch = _median(cycle.batch for cycle in cycles)
-    return _RankNumbers(rank, len(cycles), ms, fmean(periods) if periods else None, batch, _slow_share(usual))
+    return _RankNumbers(
+        rank, len(cycles), ms, fmean(periods) if periods else None, batch, _slow_share(usual or _usual(cycles))
+    )
 
 
 def _usual(cycles: Sequence[Cycle]) -> list[Cycle]:
-    """The cycles that ran the phases that most of them ran, without the very slowest."""
+    """The cycles that ran the phases that most of them ran, without the very slowest. Where a release's cycle is not
+    found, each phase is a record of its own and is asked for by itself."""
     kinds = Counter(tuple(getattr(cycle, phase) is not None for phase in PHASES) for cycle in cycles)
     if not kinds:
         return []
@@ -318,7 +327,7 @@ def _launch_warnings(reading: ProbeReading, whole: SamplePhases | None, expected
             text="The probe did not find where this commit verifies; verify_ms is absent.",
             data={"targets": moved_targets(reading), "notes": _notes(reading)},
         )
-    if whole is not None and (whole.slow_share or 0.0) >= MANY_SLOW:
+    if whole is not None and whole.cycles >= ENOUGH_CYCLES and (whole.slow_share or 0.0) >= MANY_SLOW:
         yield Notice(
             code="probe_slow_cycles",
             text=f"{100 * (whole.slow_share or 0.0):.0f} % of the cycles took more than {SLOW} times the usual.",

@@ -212,7 +212,7 @@ class SglangBench:
             spec=spec,
             workload=recipe.workload,
             speculative=recipe.speculative,
-            seed=self.notebook.run().plan.seed,
+            seed=self.journal.run().plan.seed,
             log=log,
         )
 

@@ -44,11 +44,16 @@ def test_a_sparse_file_cannot_grow_without_end(tmp_path: Path) -> None:
 
 
 def test_without_util_linux_it_is_started_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(server.shutil, "which", lambda name, **_: None if name == "prlimit" else name)
     assert limited(["server"]) == ("server",)
+
+
+def test_a_command_that_is_not_there_is_no_server_that_died() -> None:
+    with pytest.raises(FileNotFoundError):
+        limited(["/nowhere/bwrap", "server"])
 
 
 def test_this_process_keeps_its_own_bounds() -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    limited(["server"])
+    limited([sys.executable])
     assert resource.getrlimit(resource.RLIMIT_FSIZE) == before
