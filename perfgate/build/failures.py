@@ -95,6 +95,37 @@ _SIGNS = (
         "lower build.jobs",
     ),
     _Sign(
+        r"CMake [\d.]+ or higher is required",
+        "CMake is too old: {line}",
+        Blame.BOX,
+        "let build steps reach a package index that has cmake's wheel",
+    ),
+    _Sign(
+        r"Python\.h: No such file|Could NOT find Python.*(Development|INCLUDE_DIR)|Python headers",
+        "the environment's Python has no headers (Python.h): {line}",
+        Blame.BOX,
+        "let uv download its own Python (UV_PYTHON_DOWNLOADS), or install python3-dev",
+    ),
+    _Sign(
+        r"nvcc fatal\s*: Unsupported gpu architecture|nvcc fatal\s*: Value '[^']*' is not defined for option 'gpu-arch",
+        "this box's nvcc does not know its GPUs' architecture: {line}",
+        Blame.BOX,
+        "install a newer CUDA toolkit, or name its folder under tools in the box's file",
+    ),
+    _Sign(
+        r"no default (toolchain|is) (set|configured)|rustup could not choose a version",
+        "rustup has no default toolchain",
+        Blame.BOX,
+        "rustup default stable, and RUSTUP_HOME in the box's env",
+    ),
+    _Sign(
+        r"spurious network error|failed to (get|fetch|download) .* from registry|RPC failed|unable to access 'https?://"
+        r"|Failed to clone repository|curl: \(\d+\)|error: downloading 'https?://|early EOF",
+        _NO_DOWNLOAD,
+        Blame.BOX,
+        _LOOK_AT_NETWORK,
+    ),
+    _Sign(
         r"(cargo|rustc|protoc|nvcc|cmake|ninja|ccache|c\+\+|g\+\+|gcc): (command )?not found"
         r"|No CMAKE_(CUDA|CXX|C)_COMPILER could be found|Could not find `protoc`|cargo is required"
         r"|unable to find a build program|command '[^']*(gcc|g\+\+|nvcc)' failed: No such file",

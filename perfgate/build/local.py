@@ -8,6 +8,7 @@ other reads. No compiler cache is shared: what one build leaves in it would deci
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -32,7 +33,9 @@ PYTHON_PROJECT = "python"
 GB_A_JOB = 4.0
 """Of memory for one compiler of attention kernels; the published builds are known to be killed below that."""
 
-KERNEL_TOOLS = ("nvcc", "cmake", "ninja", "c++", "git")
+KERNEL_TOOLS = ("nvcc", "c++", "git")
+KERNEL_WHEELS = ("cmake>=3.26", "ninja")
+"""Tools that come as wheels, since those of a distribution are often too old (Ubuntu 22.04: CMake 3.22)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +119,17 @@ def copy_source(tree: Path, into: Path, only: Sequence[str] = ()) -> None:
 
 
 def kernel_settings(toolchain: Toolchain) -> tuple[str, ...]:
-    """CMake definitions, for versions built by scikit-build-core; others ignore them."""
+    """CMake definitions, for versions built by scikit-build-core; others ignore them.
+
+    What no GPU of this box runs is left out: FlashAttention 3 but for sm_8x and sm_9x, code below sm_90 from there on.
+    """
+    number = re.match(r"\d+", (toolchain.arch or "").replace(".", ""))
+    architecture = int(number[0]) if number else 0
     return (
         "cmake.define.SGL_KERNEL_COMPILE_THREADS=1",
         f"cmake.define.CMAKE_CUDA_ARCHITECTURES={(toolchain.arch or '').replace('.', '')}",
+        f"cmake.define.SGL_KERNEL_ENABLE_FA3={'ON' if architecture // 10 in (8, 9) else 'OFF'}",
+        f"cmake.define.ENABLE_BELOW_SM90={'ON' if architecture < 90 else 'OFF'}",
     )
 
 

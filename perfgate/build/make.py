@@ -18,9 +18,10 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import parse_wheel_filename
 
-from perfgate.build.failures import Refused, side_failure
+from perfgate.build.failures import Refused, box_failure, side_failure
 from perfgate.build.keys import Inputs
 from perfgate.build.local import (
+    KERNEL_WHEELS,
     PYTHON_PROJECT,
     Toolchain,
     build_requirements,
@@ -36,7 +37,19 @@ from perfgate.build.local import (
 from perfgate.build.origin import OriginAnswer, ask, read_answer
 from perfgate.build.overlay import bytecode
 from perfgate.build.steps import BuildStep, Runner, StepFailed
-from perfgate.build.uv import Uv, check_chosen, environment, laid_over, local_folders, requirement_lines
+from perfgate.build.uv import (
+    Uv,
+    check_chosen,
+    environment,
+    laid_over,
+    local_folders,
+    requirement_lines,
+    says_same_version,
+    split_off,
+    with_address,
+    with_versions,
+    without_wheels,
+)
 from perfgate.build.work import LocalWork
 from perfgate.build.workplace import Workplace, wheel_left
 from perfgate.errors import PerfgateError
@@ -101,9 +114,9 @@ class Making:
         for folder in (self.place, *(self._ours / name for name in ("home", "tmp"))):
             folder.mkdir(parents=True, exist_ok=True)
         uv = Uv(venv=self.venv, links=self.links)
-        self._trusted("make a virtual environment", uv.make_venv(self.inputs.python))
+        self._make_venv(uv, "make a virtual environment")
         self._check_python()
-        uv = self._resolve(uv)
+        self._resolve(uv)
         kernel = self._kernel(uv) if self.work.kernel else None
         if self.work.rust and self.core:
             self._rust(self.core)
@@ -127,8 +140,15 @@ class Making:
 
     # --------------------------------------------------------------------------------------------- steps
 
-    def _trusted(self, what: str, argv: Sequence[str], *, handles_theirs: bool = False) -> str:
-        variables = environment(self._ours, self.cache, self.tool_path, self.given)
+    def _trusted(
+        self,
+        what: str,
+        argv: Sequence[str],
+        more: Mapping[str, str] | None = None,
+        *,
+        handles_theirs: bool = False,
+    ) -> str:
+        variables = {**environment(self._ours, self.cache, self.tool_path, self.given), **(more or {})}
         variables["UV_PYTHON_INSTALL_DIR"] = str(self.place / "python")
         step = BuildStep(what=what, argv=argv, environment=variables, cwd=self._ours, handles_theirs=handles_theirs)
         return self.runner.run(step)
@@ -166,6 +186,14 @@ class Making:
             )
         )
 
+    def _make_venv(self, uv: Uv, what: str) -> None:
+        """With a Python of uv's, which brings the headers that compilers at run time need; else with the box's own."""
+        try:
+            self._trusted(what, uv.make_venv(self.inputs.python), {"UV_PYTHON_PREFERENCE": "only-managed"})
+        except StepFailed:  # no network, or downloads are forbidden
+            remove_tree(uv.venv)
+            self._trusted(what, uv.make_venv(self.inputs.python))
+
     def _check_python(self) -> None:
         wanted, found = self.inputs.requires_python, _version_of(self.venv)
         try:
@@ -180,49 +208,88 @@ class Making:
     def _chosen(self) -> Path:
         return self._ours / "resolution.txt"
 
-    def _resolve(self, uv: Uv) -> Uv:
-        """Writes the chosen versions; the uv that can install them."""
-        wanted = self._ours / "wanted.in"
-        wanted.write_text(requirement_lines(self._asked))
+    def _resolve(self, uv: Uv) -> None:
+        """Writes the chosen versions."""
         for known in (self.resolution, self.like):
             if known is not None and known.is_file():
                 shutil.copyfile(known, self._chosen)
                 break
+        asked = (*self.inputs.requirements, *self.inputs.extra)
+        plain = tuple(text for text in asked if not says_same_version(text))
+        self._choose(uv, plain)
+        if len(plain) < len(asked):
+            try:
+                asked = tuple(with_versions(text, self._chosen.read_text()) for text in asked)
+            except KeyError as missing:
+                what = f"build.extra asks for the version of {missing.args[0]}, which is not installed"
+                raise Refused(box_failure(what, "mend build.extra in perfgate.yml")) from missing
+            self._choose(uv, asked)
+
+    def _choose(self, uv: Uv, asked: tuple[str, ...]) -> None:
+        wanted = self._ours / "wanted.in"
+        wanted.write_text(requirement_lines(asked))
+        if any(map(with_address, asked)):  # to look at one means to fetch it, and a checkout does what its files say
+            self._choose_confined(uv, wanted, asked)
+            return
         try:
             self._trusted("choose versions", uv.resolve(wanted, self._chosen))
         except StepFailed as failed:
             if _NEEDS_SOURCES not in failed.output:
                 raise
-            uv = dataclasses.replace(uv, sources=True)
-            self._choose_from_sources(uv, wanted)
-        return uv
+            self._choose_confined(uv, wanted, asked)
 
-    @property
-    def _asked(self) -> tuple[str, ...]:
-        return (*self.inputs.requirements, *self.inputs.extra)
-
-    def _choose_from_sources(self, uv: Uv, wanted: Path) -> None:
-        place = self._sources_place
+    def _choose_confined(self, uv: Uv, wanted: Path, asked: tuple[str, ...]) -> None:
+        place = self._sources_place.again()
         theirs = place.out / self._chosen.name
         if self._chosen.exists():
             shutil.copyfile(self._chosen, theirs)
-        self._confined("choose versions, some from source", uv.resolve(wanted, theirs), place)
+        with_sources = dataclasses.replace(uv, sources=True)
+        self._confined("choose versions, some from source", with_sources.resolve(wanted, theirs), place)
         chosen = take_text(theirs)
-        check_chosen(chosen, self._asked)
+        check_chosen(chosen, asked)
         self._chosen.write_text(chosen)
 
     def _install(self, uv: Uv, chosen: str) -> None:
-        """Fills the environment. Afterwards uv is not let near it: it starts the Python, which runs what is in it."""
-        listed = self._ours / "install.txt"
-        listed.write_text(chosen)
-        if not chosen:
-            return
-        if not uv.sources:
+        """Fills the environment: what has a wheel by a trusted step, the few that have none by a confined one.
+
+        Afterwards no trusted uv is let near it: it starts the Python, which runs what is in it.
+        """
+        apart, rest = self._split(uv, chosen)
+        if rest:
+            listed = self._ours / "install.txt"
+            listed.write_text(rest)
             self._trusted("install", uv.install(listed), handles_theirs=True)
-            return
-        place = self._sources_place.again()  # what was built to choose versions is not built once more
-        self._confined("install", uv.install(listed, prefix=place.out), place)
-        take_tree(place.out, self.venv, without=(_UVS_LOCK,))
+        if apart:
+            listed = self._ours / "install-from-source.txt"
+            listed.write_text(apart)
+            place = self._sources_place.again()  # what was built to choose versions is not built once more
+            with_sources = dataclasses.replace(uv, sources=True)
+            self._confined("install what has no wheel", with_sources.install(listed, prefix=place.out), place)
+            take_tree(place.out, self.venv, without=(_UVS_LOCK,))
+
+    def _split(self, uv: Uv, chosen: str) -> tuple[str, str]:
+        """What has to be had from somebody's address or to be built, and the rest, which wheels of an index give."""
+        names: frozenset[str] = frozenset()
+        while True:
+            apart, rest = split_off(chosen, names)
+            if not self._sources_used or not rest:
+                return apart, rest
+            listed = self._ours / "wheels.in"
+            listed.write_text(rest)
+            try:
+                self._trusted("see what has wheels", uv.check_wheels(listed, self._ours / "wheels.txt"))
+            except StepFailed as failed:
+                found = without_wheels(failed.output) - names
+                if not found:  # uv says it in words that are not known: then all is built where it may be
+                    return chosen, ""
+                names |= found
+                continue
+            return apart, rest
+
+    @property
+    def _sources_used(self) -> bool:
+        """Whether versions were chosen with packages that have to be built."""
+        return "_sources_place" in vars(self)
 
     def _ask(self) -> OriginAnswer:
         step = ask(self.python, (), self._workplace("ask").path, interpreter_folders(self.python))
@@ -239,7 +306,8 @@ class Making:
         place, tools = self._workplace("kernel"), self._tools("kernel")
         shim = write_shim(self._ours / "bin", tools.python)
         variables = kernel_variables(self.toolchain, shim)
-        wheel = self._local_wheel(project, place, tools, kernel_settings(self.toolchain), variables)
+        settings = kernel_settings(self.toolchain)
+        wheel = self._local_wheel(project, place, tools, settings, variables, brought=KERNEL_WHEELS)
         where = ("--prefix", str(place.installed))
         self._confined(f"install what {project} became", uv.install_wheel(wheel, *where), place)
         return _Installed(parse_wheel_filename(wheel.name)[0], place.installed)
@@ -271,16 +339,19 @@ class Making:
         settings: Sequence[str],
         variables: Mapping[str, str],
         only: Sequence[str] = (),
+        brought: Sequence[str] = (),
     ) -> Path:
         """Builds a project of the tree with its build requirements in the versions of the resolution.
 
-        `only`: the paths of the tree that it may read; none: all.
+        `only`: the paths of the tree that it may read; none: all. `brought`: tools that come as wheels.
         """
         wanted = self._ours / f"{place.path.name}-tools.in"
-        wanted.write_text(requirement_lines(self._build_requirements(project)))
-        self._trusted("make an environment to build in", tools.make_venv(self.inputs.python))
+        wanted.write_text(requirement_lines((*self._build_requirements(project), *brought)))
+        self._make_venv(tools, "make an environment to build in")
         if wanted.stat().st_size:
-            what, argv = f"install what {project} needs to build", tools.install_tools(wanted, self._chosen)
+            like = self._ours / "constraint.txt"
+            like.write_text(split_off(self._chosen.read_text(), ())[1])  # nothing that a trusted step would fetch
+            what, argv = f"install what {project} needs to build", tools.install_tools(wanted, like)
             self._trusted(what, argv, handles_theirs=True)
         copy_source(self.tree(), place.source, only)
         path = os.pathsep.join([str(tools.venv / "bin"), *self.tool_path, "/usr/local/bin", "/usr/bin", "/bin"])

@@ -80,6 +80,10 @@ class Uv:
         plain = ("--no-header", "--no-annotate", "--quiet")
         return [*self._pip("compile"), *plain, "--output-file", str(resolution), str(wanted)]
 
+    def check_wheels(self, resolution: Path, found: Path) -> list[str]:
+        """Fails where a chosen version has no wheel, and says which; looks at nothing that it needs in turn."""
+        return [*self._pip("compile"), "--no-deps", "--no-header", "--output-file", str(found), str(resolution)]
+
     def install(self, resolution: Path, prefix: Path | None = None) -> list[str]:
         """`prefix`: a folder laid out like the environment, to be filled in its stead."""
         where = [] if prefix is None else ["--prefix", str(prefix)]
@@ -102,7 +106,8 @@ class Uv:
     def _pip(self, verb: str) -> list[str]:
         links = [part for link in self.links for part in ("--find-links", link)]
         only = [] if self.sources else ["--only-binary", ":all:"]
-        return [str(self.binary), "pip", verb, "--no-config", "--python", str(self.python), *only, *links]
+        plain = ("--no-config", "--no-sources")  # no settings of ours, nor where a project says its packages lie
+        return [str(self.binary), "pip", verb, *plain, "--python", str(self.python), *only, *links]
 
 
 def environment(
@@ -137,6 +142,44 @@ def requirement_lines(requirements: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def with_address(requirement: str) -> bool:
+    """Whether a requirement says itself where it is to be had: git or a file of somebody's, not an index."""
+    try:
+        return Requirement(requirement).url is not None
+    except (InvalidRequirement, RecursionError):
+        return True
+
+
+def lines_of(resolution: str) -> tuple[str, ...]:
+    return tuple(line for line in resolution.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+
+
+_NO_WHEEL = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")
+
+
+def without_wheels(said: str) -> frozenset[str]:
+    """The packages that uv would have had to build, by what it said."""
+    return frozenset(canonicalize_name(name) for name in _NO_WHEEL.findall(said))
+
+
+_SAME_VERSION = re.compile(r"\{([A-Za-z0-9._-]+)\}")
+
+
+def says_same_version(requirement: str) -> bool:
+    """`name=={other}`: in the version that `other` has."""
+    return _SAME_VERSION.search(requirement) is not None
+
+
+def with_versions(requirement: str, resolution: str) -> str:
+    """A requirement with each `{other}` replaced by the version chosen for it; KeyError where there is none."""
+    chosen = {}
+    for line in lines_of(resolution):
+        match = re.match(r"([A-Za-z0-9._-]+)==([^\s;]+)", line)
+        if match:
+            chosen[canonicalize_name(match[1])] = match[2]
+    return _SAME_VERSION.sub(lambda match: chosen[canonicalize_name(match[1])].partition("+")[0], requirement)
+
+
 def check_chosen(resolution: str, asked: Iterable[str]) -> None:
     """Refuses a choice of versions, made by a step that ran strangers' code, that holds anything else.
 
@@ -158,9 +201,16 @@ def check_chosen(resolution: str, asked: Iterable[str]) -> None:
 def laid_over(resolution: str, over: Sequence[str], dropped: Sequence[str] = ()) -> str:
     """A resolution with some packages replaced by another pin. Those dropped are left out."""
     replaced = {_name(line) for line in over} | {canonicalize_name(name) for name in dropped}
-    lines = [line for line in resolution.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    kept = [line for line in lines if _name(line) not in replaced]
+    kept = [line for line in lines_of(resolution) if _name(line) not in replaced]
     return "".join(f"{line}\n" for line in (*kept, *over))
+
+
+def split_off(resolution: str, names: Iterable[str]) -> tuple[str, str]:
+    """Those lines of a resolution that speak of these packages or bring an address, and the others."""
+    named = {canonicalize_name(name) for name in names}
+    apart = [line for line in lines_of(resolution) if _name(line) in named or with_address(line)]
+    rest = [line for line in lines_of(resolution) if line not in apart]
+    return "".join(f"{line}\n" for line in apart), "".join(f"{line}\n" for line in rest)
 
 
 def _name(line: str) -> str:

@@ -17,13 +17,12 @@ from perfgate.host.public import public
 from perfgate.records import Check
 
 NEEDED_TOOLS = ("git", "uv")
-KERNEL_TOOLS = ("nvcc", "cmake", "ninja", "c++")
+KERNEL_TOOLS = ("nvcc", "c++")
 RUST_TOOLS = ("cargo", "cc")
 PACKAGES = {
     "nvcc": "the CUDA toolkit",
     "c++": "g++",
     "cc": "gcc",
-    "ninja": "ninja-build",
 }
 TOLD = 6
 

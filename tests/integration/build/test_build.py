@@ -15,6 +15,7 @@ import pytest
 from perfgate.build import BuiltSide, make
 from perfgate.build.environment import Builder
 from perfgate.build.failures import BuildFailed
+from perfgate.build.steps import BuildStep, Runner
 from perfgate.errors import Exit
 from perfgate.host.sandbox import Confinement
 from perfgate.records import Blame, Side
@@ -174,10 +175,57 @@ def test_what_is_built_from_source_is_built_once_and_not_kept_thrice(
     count = "import tempfile; tempfile.mkstemp(prefix='counted-', dir=os.environ['UV_CACHE_DIR'])"
     make_sdist(lab.index, "needs_building", "1.0", hook=count)
     built = _build(lab.builder(store, confinement=confinement), Side.HEAD, lab.commit("needs_building", "tiny==1.0"))
-    assert links["tiny.py"] == 2
-    assert not (built.python.parent.parent / ".lock").exists()  # uv's, of the folder that was copied
+    assert links == {"__init__.py": 2}  # tiny has a wheel: it came from the package cache of all environments
     site = built.python.parent.parent / "lib" / f"python{PYTHON}" / "site-packages"
     assert {path.stat().st_nlink for path in site.rglob("*.py")} == {1}
+
+
+def test_what_has_a_wheel_is_not_downloaded_again_because_of_what_has_none(lab: Lab, store: Store) -> None:
+    """As with cuda-tile, of which there is a stub alone, beside five gigabytes of wheels."""
+    for name in ("stub_one", "stub_two"):
+        make_sdist(lab.index, name, "1.0")
+    built = _build(lab.builder(store), Side.BASE, lab.commit("stub_one", "stub_two", "tiny==1.0"))
+    code = "import stub_one, stub_two, tiny; print(stub_one.VERSION, stub_two.VERSION, tiny.VERSION)"
+    assert run_python(built.python, built.path_entries, code) == "1.0 1.0 1.0"
+    said = built.log.read_text() if built.log else ""
+    assert "# install\n" in said
+    assert "# install what has no wheel\n" in said
+
+
+def test_a_requirement_with_an_address_is_looked_at_by_no_trusted_step(
+    lab: Lab, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look at a git requirement means to check it out, with submodules and whatever its files ask for."""
+    address = "https://127.0.0.1:9/evil-1.0-py3-none-any.whl"
+    trusted: list[str] = []
+    confined: list[str] = []
+    run = Runner.run
+
+    def record(self: Runner, step: BuildStep) -> str:
+        files = [Path(part) for part in step.argv if part.endswith((".in", ".txt"))]
+        texts = [path.read_text() for path in files if path.is_file()]
+        (confined if step.theirs else trusted).extend(texts)
+        return run(self, step)
+
+    monkeypatch.setattr(Runner, "run", record)
+    with pytest.raises(BuildFailed):
+        _build(lab.builder(store), Side.HEAD, lab.commit(f"evil @ {address}", "tiny==1.0"))
+    assert any(address in text for text in confined)
+    assert not any(address in text for text in trusted)
+
+
+def test_an_extra_in_the_same_version_as_another_package(lab: Lab, store: Store) -> None:
+    make_wheel(lab.index, "tiny_cache", "1.0+cu129")
+    make_wheel(lab.index, "tiny_cache", "1.1+cu129")
+    rules = {"extra": ["tiny-cache=={tiny}"]}
+    for version in ("1.0", "1.1"):
+        make_wheel(lab.index, "tiny", version)
+        built = _build(lab.builder(store, rules), Side.BASE, lab.commit(f"tiny=={version}"))
+        said = run_python(built.python, built.path_entries, "import tiny_cache; print(tiny_cache.VERSION)")
+        assert said == f"{version}+cu129"
+    failed = _failure(lab.builder(store, {"extra": ["tiny-cache=={other}"]}), lab.commit("tiny"))
+    assert failed.failure.blame is Blame.BOX
+    assert "the version of other" in failed.failure.reason
 
 
 def test_links_of_a_build_from_source_stay_out_of_the_environment(

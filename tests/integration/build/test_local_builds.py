@@ -37,6 +37,8 @@ def tools(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stand-ins that are found but do nothing; the C compiler stays the real one."""
     folder = lab.root / "tools"
     folder.mkdir()
+    for name in ("cmake", "ninja"):
+        make_wheel(lab.index, name, "3.31.0")
     for name in {*KERNEL_TOOLS, *RUST_TOOLS} - {"cc", "c++", "git"}:
         (folder / name).write_text("#!/bin/sh\necho release 1\n")
         (folder / name).chmod(0o755)
@@ -79,6 +81,19 @@ def test_both_sides_kernels_are_built_here(lab: Lab, store: Store, tools: Path, 
     assert _build(builder, Side.BASE, base_sha).cached
 
 
+def test_a_cmake_of_the_box_that_is_too_old_is_not_met(
+    lab: Lab, store: Store, tools: Path, confinement: Confinement
+) -> None:
+    (tools / "cmake").write_text("#!/bin/sh\necho cmake version 3.22.1\n")  # as Ubuntu 22.04 has it
+    (tools / "cmake").chmod(0o755)
+    script = "#!/bin/sh\necho cmake version 3.31.0\n"
+    make_wheel(lab.index, "cmake", "3.31.0", {"cmake-3.31.0.data/scripts/cmake": script})
+    hook = "print('CMAKE', subprocess.run(['cmake', '--version'], capture_output=True, text=True).stdout)"
+    files = _kernel(1) | {"sgl-kernel/backend.py": backend("sgl-kernel", "0.3.21", "sgl_kernel", so="_C.so", hook=hook)}
+    _build(_builder(lab, store, KERNEL, confinement), Side.HEAD, lab.commit("tiny==1.0", files=files))
+    assert "CMAKE cmake version 3.31.0" in (store.root / "head.log").read_text()
+
+
 def test_the_later_place_of_the_kernels(lab: Lab, store: Store, tools: Path, confinement: Confinement) -> None:
     sha = lab.commit("tiny==1.0", files=_kernel(7, "python/sglang/kernels/aot"))
     built = _build(_builder(lab, store, KERNEL, confinement), Side.HEAD, sha)
@@ -106,14 +121,13 @@ def test_a_kernel_that_does_not_compile_is_the_sides(
 def test_a_tool_that_is_missing_is_told_before_anything_is_made(lab: Lab, store: Store, tools: Path) -> None:
     (tools / "nvcc").write_text("")
     (tools / "nvcc").chmod(0o644)
-    (tools / "ninja").unlink()
     builder = lab.builder(store, {"cuda_arch": "12.0a"}, work=LocalWork(rust=True, kernel=True))
     lab.box["tools"] = {}
-    (tools / "protoc").unlink()
+    (tools / "cargo").unlink()
     with pytest.raises(BuildFailed) as error:
         _build(builder, Side.HEAD, lab.commit("tiny", files=_kernel(1)))
     assert error.value.failure.blame is Blame.BOX
-    assert "protoc" in str(error.value)
+    assert "cargo" in str(error.value)
     assert "not installed" in str(error.value)
     assert not list(store.folder("environments").iterdir())
 

@@ -101,6 +101,37 @@ def _failed(output: str, *, code: int | None = 1, theirs: bool = False) -> StepF
         (NO_CUDA, True, Blame.BOX, "build tool is missing: CMake Error: No CMAKE_CUDA_COMPILER"),
         (RUSTC, True, Blame.SIDE, "error[E0308]: mismatched types"),
         (KILLED, True, Blame.BOX, "too little memory"),
+        (
+            "CMake Error at CMakeLists.txt:1 (cmake_minimum_required):\n  CMake 3.26 or higher is required.  You are "
+            "running version 3.22.1\n",
+            *(True, Blame.BOX, "CMake is too old"),
+        ),
+        (
+            "/tmp/x/main.c:5:10: fatal error: Python.h: No such file or directory\ncompilation terminated.\n",
+            *(True, Blame.BOX, "no headers"),
+        ),
+        (
+            "-- Could NOT find Python (missing: Python_INCLUDE_DIRS Development.Module) (found version 3.12)\n",
+            *(True, Blame.BOX, "no headers"),
+        ),
+        (
+            "nvcc fatal   : Unsupported gpu architecture 'compute_120a'\nninja: build stopped: subcommand failed.\n",
+            *(True, Blame.BOX, "does not know its GPUs' architecture"),
+        ),
+        (
+            "error: rustup could not choose a version of cargo to run, because one wasn't specified explicitly, and no "
+            "default is configured.\n",
+            *(True, Blame.BOX, "rustup has no default toolchain"),
+        ),
+        (
+            "error: failed to get `pyo3` as a dependency\nCaused by:\n  spurious network error (3 tries remaining)\n",
+            *(True, Blame.BOX, "a download failed"),
+        ),
+        (
+            "fatal: unable to access 'https://github.com/NVIDIA/cutlass/': Failed to connect\n"
+            "CMake Error: Failed to clone repository: 'https://github.com/NVIDIA/cutlass'\n",
+            *(True, Blame.BOX, "a download failed"),
+        ),
         ("what?", False, Blame.BOX, "install failed with exit code 1"),
         ("what?", True, Blame.SIDE, "install failed with exit code 1"),
     ],

@@ -14,6 +14,7 @@ from perfgate.build.local import (
     copy_source,
     find_toolchain,
     kernel_project,
+    kernel_settings,
     kernel_variables,
     read_inside,
     take_compiled,
@@ -67,9 +68,9 @@ def test_what_is_missing_is_told_before_anything_is_built(tools: Path, monkeypat
     _memory(monkeypatch, 42)
     assert "cuda_arch" in _refusal(find_toolchain(KERNEL, str(tools), BuildRules(), None))
     (tools / "nvcc").unlink()
-    (tools / "ninja").unlink()
+    (tools / "git").unlink()
     text = _refusal(find_toolchain(KERNEL, str(tools), BuildRules(), "9.0"))
-    assert "nvcc and ninja are not installed, needed to build kernels" in text
+    assert "nvcc and git are not installed, needed to build kernels" in text
     (tools / "cargo").unlink()
     assert "cargo is not installed, needed to build Rust" in _refusal(
         find_toolchain(LocalWork(rust=True), str(tools), BuildRules(), None)
@@ -157,3 +158,13 @@ def _refused(text: str) -> Iterator[None]:
     with pytest.raises(Refused, match=text) as error:
         yield
     assert error.value.failure.blame is Blame.SIDE
+
+
+@pytest.mark.parametrize(
+    ("arch", "fa3", "below"),
+    [("8.0", "ON", "ON"), ("8.9", "ON", "ON"), ("9.0a", "ON", "OFF"), ("10.0a", "OFF", "OFF"), ("12.0a", "OFF", "OFF")],
+)
+def test_kernels_that_no_gpu_of_the_box_runs_are_left_out(arch: str, fa3: str, below: str) -> None:
+    settings = kernel_settings(Toolchain(tools={}, jobs=1, arch=arch))
+    assert f"cmake.define.SGL_KERNEL_ENABLE_FA3={fa3}" in settings
+    assert f"cmake.define.ENABLE_BELOW_SM90={below}" in settings
