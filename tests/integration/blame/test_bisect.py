@@ -35,7 +35,7 @@ class Hunt:
         behaviour = FAST
         for number in range(1, length + 1):
             behaviour = behaviours.get(number, behaviour)
-            write_behaviour(repository.path, behaviour, number)
+            write_behaviour(repository.path, behaviour, number + 10)
             sha = commit_all(repository.path, f"Change number {number}", number + 10)
             if number == 1:
                 self.shas = [repository.base]
