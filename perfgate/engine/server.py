@@ -49,6 +49,7 @@ MAX_LOG = 1 << 30  # bytes: a server that writes more is filling the disk
 MAX_FILE = 64 << 30  # bytes of any file a server writes; shared memory counts, too
 MAX_PROCESSES = 1 << 16  # and threads, of its user
 FIRST_TOKENS = 8
+ENDED_FIRST = 'echo 500 >/proc/self/oom_score_adj; exec "$@"'  # where memory runs out the server goes, not perfgate
 PORTS = range(20_000, 32_000)
 
 Progress = Callable[[str], None]
@@ -369,6 +370,7 @@ def _popen(spec: LaunchSpec, token: str) -> subprocess.Popen[bytes]:
     )
     if spec.confinement.kind is not Isolation.BUBBLEWRAP:
         argv = supervised(argv)
+    argv = ("/bin/sh", "-c", ENDED_FIRST, "sh", *argv)
     spec.log.parent.mkdir(parents=True, exist_ok=True)
     output = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:

@@ -20,6 +20,7 @@ from perfgate.host.doctor.cuda_checks import compiler_checks, cuda_check, wake_g
 from perfgate.host.doctor.gpu_checks import absent_check, gpu_checks, other_machine
 from perfgate.host.doctor.software_checks import (
     box_file_check,
+    group_checks,
     isolation_check,
     lock_check,
     model_checks,
@@ -77,6 +78,7 @@ def run_doctor(patient: Patient) -> Doctor:
         lambda: nccl_checks(patient.nccl, number, patient.box.run_as, patient.environment),
         lambda: lock_check(patient.box, ours=patient.holds_lock),
         lambda: iter([isolation_check(patient.box)]),
+        lambda: group_checks(patient.confinement),
         lambda: _cuda(patient, gpus),
         lambda: _compilers(patient, gpus),
         lambda: tool_checks(patient.box, gpus=patient.needs_gpus, search=patient.environment.get("PATH", "")),

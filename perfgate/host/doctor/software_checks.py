@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import grp
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from perfgate.config.check import nccl_notes
@@ -25,6 +28,7 @@ PACKAGES = {
     "cc": "gcc",
 }
 TOLD = 6
+POWERFUL_GROUPS = frozenset({"docker", "lxd", "incus", "libvirt", "libvirt-qemu", "kvm", "disk", "sudo", "wheel"})
 
 
 def nccl_checks(
@@ -102,6 +106,27 @@ def isolation_check(box: BoxFile) -> Check:
             return check
         tried.append(check)
     return tried[-1] if box.run_as else tried[0]  # what the box file meant
+
+
+def group_checks(confinement: sandbox.Confinement, groups: Iterable[str] | None = None) -> Iterator[Check]:
+    """Bubblewrap started by an ordinary user keeps that user's groups, and some of them are as good as root."""
+    if confinement.kind is sandbox.Isolation.NONE or confinement.uid is not None:
+        return  # nobody's groups, or no confinement to get out of
+    found = sorted(set(_own_groups() if groups is None else groups) & POWERFUL_GROUPS)
+    if found:
+        yield Check(
+            name="groups",
+            status="fail",
+            text=f"perfgate's user is in the group {', '.join(found)}, and PR code keeps it in the sandbox",
+            why="whoever may talk to that service's socket can become root",
+            remedy="; ".join(f"sudo gpasswd -d $USER {name}" for name in found) + "; log in anew",
+        )
+
+
+def _own_groups() -> Iterator[str]:
+    for number in os.getgroups():
+        with suppress(KeyError):
+            yield grp.getgrgid(number).gr_name
 
 
 def tool_checks(box: BoxFile, *, gpus: bool, search: str) -> Iterator[Check]:

@@ -383,3 +383,14 @@ def test_free_ports_are_not_given_to_outgoing_connections() -> None:
     ports = {free_port() for _ in range(20)}
     assert len(ports) > 1
     assert not any(int(low) <= port <= int(high) for port in ports)
+
+
+@pytest.mark.parametrize("isolation", ["none", "bubblewrap"])
+def test_where_memory_runs_out_the_server_goes_before_perfgate(
+    make: Make, serving: Callable[..., Server], isolation: str
+) -> None:
+    server = serving(make(isolation).spec())
+    server.wait_ready()
+    scores = [Path(f"/proc/{one.pid}/oom_score_adj").read_text().strip() for one in server.processes()]
+    assert set(scores) == {"500"}
+    assert int(Path("/proc/self/oom_score_adj").read_text()) < 500

@@ -22,6 +22,7 @@ from perfgate.host.cgroup import CgroupLimits
 from perfgate.host.doctor import Patient, run_doctor, why_refused
 from perfgate.host.doctor.software_checks import (
     box_file_check,
+    group_checks,
     isolation_check,
     lock_check,
     model_checks,
@@ -32,7 +33,7 @@ from perfgate.host.doctor.software_checks import (
 from perfgate.host.doctor.system_checks import disk_checks, system_checks
 from perfgate.host.doctor.table import show, summary
 from perfgate.host.lock import BoxLock
-from perfgate.host.sandbox import Isolation
+from perfgate.host.sandbox import UNCONFINED, Confinement, Isolation
 from perfgate.host.system import SystemFacts
 from perfgate.records import Check, Doctor
 from perfgate.records.files import fact_from_line, fact_to_line
@@ -460,3 +461,12 @@ def test_nvlink_and_its_fabric(examine: Examine) -> None:
     waiting = found(examine(HEALTHY.linked().gpu(2, fabric=2)), "nvlink")
     assert (waiting.status, "fabricmanager" in waiting.remedy) == ("fail", True)
     assert not [check for check in examine(HEALTHY).checks if check.name == "nvlink"]
+
+
+def test_groups_that_are_as_good_as_root_are_not_kept_in_the_sandbox() -> None:
+    as_a_runner = Confinement(kind=Isolation.BUBBLEWRAP)
+    (check,) = group_checks(as_a_runner, ["runner", "docker", "lxd"])
+    assert (check.status, "docker, lxd" in check.text, "gpasswd -d $USER lxd" in check.remedy) == ("fail", True, True)
+    assert list(group_checks(as_a_runner, ["runner"])) == []
+    for confinement in (UNCONFINED, Confinement(kind=Isolation.USER, uid=7, gid=7)):
+        assert list(group_checks(confinement, ["docker"])) == []
