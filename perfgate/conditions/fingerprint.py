@@ -400,6 +400,7 @@ def _versions(base: Fingerprint, head: Fingerprint) -> Iterator[Finding]:
 def _from_the_server(base: Fingerprint, head: Fingerprint) -> Iterator[Finding]:
     """What the servers chose themselves."""
     asked: tuple[tuple[str, str, Any, Any], ...] = (
+        ("TreeCore", "serves with {}", *_tree_cores(base, head)),
         ("speculative worker", "runs {}", _worker(base), _worker(head)),
         ("room for tokens", "has room for {} tokens", *(_tokens(side) for side in (base, head))),
         ("all-reduce", "reduces through {}", base.all_reduce, head.all_reduce),
@@ -438,6 +439,15 @@ def _prevented(base: Fingerprint, head: Fingerprint) -> Iterator[Finding]:
 
 def _worker(side: Fingerprint) -> str | None:
     return next((rank.worker for rank in side.ranks.values() if rank.worker), None)
+
+
+def _tree_cores(base: Fingerprint, head: Fingerprint) -> tuple[str | None, str | None]:
+    """What each side's server said of its TreeCore; None for both where neither fell back from the default."""
+    reasons = [side.from_log.get("python_tree_core") for side in (base, head)]
+    if not any(reasons):
+        return None, None
+    one, other = (f"the Python TreeCore ({why})" if why else "the default TreeCore" for why in reasons)
+    return one, other
 
 
 def _tokens(side: Fingerprint) -> Any:

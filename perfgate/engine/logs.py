@@ -60,6 +60,7 @@ class LogState:
     exception: str | None = None  # last one logged; a cause only if the server is dead
     max_total_num_tokens: int | None = None
     spec_worker: tuple[str, ...] = ()
+    tree_core: str | None = None  # why not the default one in Rust serves, in SGLang's words
     nccl: str | None = None
     decode: tuple[DecodeBatch, ...] = ()
     useful: tuple[str, ...] = ()  # last lines worth showing
@@ -71,6 +72,7 @@ class LogState:
         said = {
             "max_total_num_tokens": self.max_total_num_tokens,
             "spec_worker": list(self.spec_worker) or None,
+            "python_tree_core": self.tree_core,
             "nccl": self.nccl,
             "decode_lines": len(self.decode) or None,
             "log_tok_s": _median([batch.tok_s for batch in self.decode]),
@@ -97,6 +99,8 @@ _STAGES: tuple[tuple[str, str], ...] = (
     (READY, "ready"),
 )
 _SPEC_WORKER = ("spec v1 is used", "spec v2 is used", "Spec v2 is enabled", "Spec v1 is used", "overlap spec")
+
+_PYTHON_CORE = "Using the Python TreeCore: "
 
 _STAMP = re.compile(r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?([^\]]{0,60})\] ")
 _RANK = re.compile(r"\[rank(\d{1,4})\]: ?")  # as torch marks the lines of a rank
@@ -151,6 +155,7 @@ class LogParser:
         self._max_tokens: int | None = None
         self._nccl: str | None = None
         self._spec_worker: list[str] = []
+        self._tree_core: str | None = None
         self._decode: deque[DecodeBatch] = deque(maxlen=KEEP_DECODE)
         self._idle = True  # the next decode line also covers the wait before it
         self._useful: deque[str] = deque(maxlen=KEEP_USEFUL)
@@ -204,6 +209,7 @@ class LogParser:
             exception=self._exception,
             max_total_num_tokens=self._max_tokens,
             spec_worker=tuple(self._spec_worker),
+            tree_core=self._tree_core,
             nccl=self._nccl,
             decode=tuple(self._decode),
             useful=tuple(self._useful),
@@ -297,6 +303,8 @@ class LogParser:
             self._max_tokens = int(found[1])
         if "nccl==" in text and (found := _NCCL.search(text)):
             self._nccl = found[1]
+        if _PYTHON_CORE in text:
+            self._tree_core = clean(text.partition(_PYTHON_CORE)[2])
         if len(self._spec_worker) < KEEP_NOTES and any(sign in text for sign in _SPEC_WORKER):
             line = clean(text)
             if line not in self._spec_worker:

@@ -497,3 +497,13 @@ def test_a_run_without_any_reading_is_assessed_too() -> None:
 def test_the_probe_s_own_sitecustomize_is_no_suspect() -> None:
     assert PROBE in normal(r.Side.HEAD, 1).sitecustomize[0]
     assert texts(assessed(head(without("NCCL_PROTO")))) == ["Head started without NCCL_PROTO=LL."]
+
+
+def test_a_tree_core_that_is_not_the_default_is_told_on_one_side_or_on_both() -> None:
+    why = {"python_tree_core": "cargo is missing"}
+    both = assessed(lambda box: replace(box, log=why)).environment.same
+    assert "each side serves with the Python TreeCore (cargo is missing)" in [one.sentence for one in both]
+    one = assessed(lambda box: replace(box, log=why) if box.side is r.Side.HEAD else box)
+    told = "head serves with the Python TreeCore (cargo is missing), base serves with the default TreeCore"
+    assert told in explained(one)
+    assert not any("TreeCore" in same.sentence for same in assessed(lambda box: box).environment.same)

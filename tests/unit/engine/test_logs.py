@@ -298,3 +298,12 @@ def test_any_bytes_give_a_bounded_printable_state(pieces: list[bytes]) -> None:
     shown = [*state.useful, *state.spec_worker, state.exception or "", state.cause.line if state.cause else ""]
     assert all(len(line) <= MAX_SHOWN and (line.isprintable() or not line) for line in shown)
     assert state.size >= sum(map(len, pieces))
+
+
+def test_a_server_that_falls_back_from_the_rust_tree_core_is_noted_with_its_reason() -> None:
+    line = "[2026-09-01 10:00:00 TP0] Using the Python TreeCore: the Rust TreeCore toolchain is unavailable (cargo)\n"
+    parser = LogParser()
+    parser.feed(line.encode())
+    parser.finish()
+    assert parser.state().facts["python_tree_core"] == "the Rust TreeCore toolchain is unavailable (cargo)"
+    assert "python_tree_core" not in LogParser().state().facts
