@@ -54,11 +54,13 @@ def init(
     ] = "",
     runs_on: Annotated[str, typer.Option(help="Labels of the box's runner.")] = "self-hosted,perfgate",
     private: Annotated[bool, typer.Option("--private", help="The repository is private.")] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Only write the gate's jobs anew, of this perfgate.")] = False,
 ) -> None:
     """Write the workflow and a commented perfgate.yml into a repository, or this box's own file."""
-    from perfgate.commands.init import Caller, init_box, init_repository
+    from perfgate.commands.init import Caller, init_box, init_repository, renew_gate
 
     if box:
         typer.echo(init_box(to, gpus=gpus))
     else:
-        typer.echo(init_repository(folder, Caller.of(perfgate, runs_on, private=private)))
+        caller = Caller.of(perfgate, runs_on, private=private)
+        typer.echo(renew_gate(folder, caller) if renew else init_repository(folder, caller))

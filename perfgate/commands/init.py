@@ -22,10 +22,17 @@ from perfgate.config.files import example
 from perfgate.config.places import BOX_PATH
 from perfgate.errors import PerfgateError
 from perfgate.host.survey import Survey, box_file, survey
+from perfgate.records.files import write_whole
+from perfgate.store.strangers import is_regular
 
 WORKFLOW = Path(".github/workflows/perfgate.yml")
+GATE = Path(".github/workflows/perfgate-gate.yml")
 CONFIG = Path(".github/perfgate.yml")
 _SPEC = re.compile(r"([A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100})@([0-9a-f]{40})")
+_REMOTE = re.compile(  # a repository on a server; one in a folder has no owner
+    r"(?:(?:https?|ssh|git)://(?:[^/@\s]+@)?[A-Za-z0-9.-]+\.[A-Za-z0-9.-]+(?::\d+)?/|[^/@:\s]+@[A-Za-z0-9.-]+:)"
+    r"([A-Za-z0-9_-][A-Za-z0-9_.-]*/[A-Za-z0-9_.-]+?)(?:\.git)?/?"
+)
 _LABEL = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
@@ -64,32 +71,61 @@ class Caller:
         return cls(repository=match[1], ref=match[2], runs_on=labels, private=private)
 
     def workflow(self) -> str:
-        text = files("perfgate.commands").joinpath("init_files/workflow.yml.j2").read_text(encoding="utf-8")
-        templates = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+        """What starts the gate: no logic, 30 lines."""
+        return self._written("workflow.yml.j2")
+
+    def gate(self) -> str:
+        """The gate's jobs; each of them checks out perfgate at one commit."""
+        return self._written("gate.yml.j2")
+
+    def _written(self, name: str) -> str:
+        text = files("perfgate.commands").joinpath("init_files", name).read_text(encoding="utf-8")
+        templates = Environment(
+            undefined=StrictUndefined,
+            keep_trailing_newline=True,
+            autoescape=False,
+            trim_blocks=True,
+            variable_start_string="[[",  # GitHub's own expressions stand in {{ }}
+            variable_end_string="]]",
+            block_start_string="[%",
+            block_end_string="%]",
+            comment_start_string="[#",
+            comment_end_string="#]",
+        )
         return templates.from_string(text).render(
             repository=self.repository, ref=self.ref, runs_on=json.dumps(self.runs_on), private=self.private
         )
 
 
 def init_repository(folder: Path, caller: Caller) -> str:
-    """Writes the two files; returns what to do next."""
+    """Writes the three files; returns what to do next."""
     if not (folder / ".git").exists():
         raise PerfgateError("not the top of a git checkout", where=str(folder), remedy="give the checkout's folder")
-    _write_new({folder / WORKFLOW: caller.workflow(), folder / CONFIG: example()})
+    _write_new({folder / WORKFLOW: caller.workflow(), folder / GATE: caller.gate(), folder / CONFIG: example()})
     return "\n".join(
         (
             f"Written: {folder / WORKFLOW}",
+            f"         {folder / GATE}",
             f"         {folder / CONFIG}",
             "Next:",
             f"  1. Name the models and their revisions in {CONFIG}; delete what you do not change.",
             f"     perfgate config --check {CONFIG}",
             "  2. Read docs/security.md: a runner of your own is about to meet pull requests from strangers.",
             "  3. Set up the box: docs/adopt.md. Its runner has the labels " + ", ".join(caller.runs_on) + ".",
-            "  4. Commit both files to the default branch.",
+            "  4. Commit all three to the default branch.",
             "  5. Only if it is to block: require the check `perfgate`. Then every head of a fork's pull request waits",
             "     for somebody's `/perfgate run SHA`, also where there is nothing to measure.",
         )
     )
+
+
+def renew_gate(folder: Path, caller: Caller) -> str:
+    """The gate's jobs of a newer perfgate in place of those that are there."""
+    path = folder / GATE
+    if not is_regular(path):
+        raise PerfgateError("is not there to be renewed", where=str(path), remedy="perfgate init, without --renew")
+    write_whole(path, caller.gate())
+    return f"Written: {path}, for {caller.repository} at {caller.ref}.\nNext: read the difference, then commit it."
 
 
 def init_box(to: Path, *, gpus: bool = True) -> str:
@@ -154,7 +190,7 @@ def own_origin() -> str:
     if commit is None and url.startswith("file:"):
         folder = url2pathname(urlsplit(url).path)
         url, commit = _git(folder, "remote", "get-url", "origin"), _git(folder, "rev-parse", "HEAD")
-    name = re.search(r"[/:]([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+?)(\.git)?/?$", url)
+    name = _REMOTE.fullmatch(url)
     return f"{name[1]}@{commit}" if name and commit else ""
 
 

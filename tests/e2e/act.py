@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfgate.commands.init import Caller
+from perfgate.commands.init import GATE, WORKFLOW
 from tests.e2e.hub.repositories import git
-from tests.unit.github.workflows import ACTION, GATE, ROOT, read
+from tests.e2e.hub.runners import jobs_of
+from tests.unit.github.workflows import ACTION, ROOT, caller, read
 
-PERFGATE = "acme/perfgate"
 BIN = Path(sys.executable).parent
 PASSED = (
     "PATH",
@@ -48,27 +48,6 @@ runs:
         rm -rf "$FOLDER" && git init -q "$FOLDER"
         git -C "$FOLDER" fetch -q --depth 1 "$GITHUB_SERVER_URL/$REPOSITORY.git" "$REF"
         git -C "$FOLDER" checkout -q FETCH_HEAD
-"""
-SETUP_UV = """\
-name: setup-uv
-description: stands in for astral-sh/setup-uv
-inputs: {version: {}, enable-cache: {}, no-project: {}, github-token: {}}
-runs:
-  using: composite
-  steps:
-    - shell: bash
-      env: {VERSION: "${{ inputs.version }}"}
-      run: |
-        test "$("$E2E_UV/uv" --version | cut -d" " -f2)" = "$VERSION"
-        if [ -n "$E2E_VENV" ]; then E2E_UV="$E2E_SHIMS/bin"; fi
-        echo "$E2E_UV" >> "$GITHUB_PATH"
-"""
-UV_SHIM = """\
-#!/bin/sh
-# The environment is the same for every job of every test: made once, with the action's own commands, then lent.
-case "$1" in
-  venv) for place; do :; done; rm -rf "$place"; ln -s "$E2E_VENV" "$place" ;;
-esac
 """
 UPLOAD = """\
 name: upload-artifact
@@ -104,7 +83,7 @@ runs:
       env: {NAME: "${{ inputs.name }}", FOLDER: "${{ inputs.path }}"}
       run: mkdir -p "$FOLDER" && cp "$E2E_ARTIFACTS/$GITHUB_RUN_ID/$NAME" "$FOLDER/"
 """
-SHIMS = {"actions/checkout": CHECKOUT, "astral-sh/setup-uv": SETUP_UV, "actions/upload-artifact": UPLOAD}
+SHIMS = {"actions/checkout": CHECKOUT, "actions/upload-artifact": UPLOAD}
 SHIMS["actions/download-artifact"] = DOWNLOAD
 
 
@@ -148,7 +127,6 @@ class Act:
             "GITHUB_API_URL": self.api,
             "GITHUB_SERVER_URL": self.server,
             "GITHUB_RUN_ID": str(run),
-            "E2E_UV": str(BIN),
             "E2E_PYTHON": sys.executable,
             "E2E_ARTIFACTS": str(self.artifacts),
             "E2E_SHIMS": str(self.folder / "shims"),
@@ -183,9 +161,7 @@ class Act:
 
     def _shims(self) -> list[tuple[Path, str]]:
         """Folder of each stand-in, and the pinned action it stands for."""
-        used = set(
-            re.findall(r"uses: ((?:actions|astral-sh)/[\w-]+@[0-9a-f]{40})", GATE.read_text() + ACTION.read_text())
-        )
+        used = set(re.findall(r"uses: (actions/[\w-]+@[0-9a-f]{40})", caller(private=False).gate()))
         made = []
         for use in sorted(used):
             folder = self.folder / "shims" / use.split("@")[0]
@@ -193,10 +169,6 @@ class Act:
             (folder / "action.yml").write_text(SHIMS[use.split("@")[0]])
             made.append((folder, use))
         (self.folder / "shims" / "upload.py").write_text(UPLOAD_PY)
-        uv = self.folder / "shims" / "bin" / "uv"
-        uv.parent.mkdir(exist_ok=True)
-        uv.write_text(UV_SHIM)
-        uv.chmod(0o755)
         return made
 
 
@@ -230,6 +202,13 @@ def _uv_cache() -> str:
 # ------------------------------------------------------------------------------------------------ repositories
 
 
+LENT = """\
+        if [ -n "$E2E_VENV" ]; then # made once, with the commands below, then lent to every job of every test
+          ln -sfn "$E2E_VENV" "$RUNNER_TEMP/perfgate"
+          echo "perfgate=$RUNNER_TEMP/perfgate/bin/perfgate" >> "$GITHUB_OUTPUT"
+          exit 0
+        fi
+"""
 PACE = (("between_requests_s: float = 0.25", "between_requests_s: float = 0.0"),)
 PACE += (("between_writes_s: float = 1.0", "between_writes_s: float = 0.0"),)
 
@@ -237,7 +216,7 @@ PACE += (("between_writes_s: float = 1.0", "between_writes_s: float = 0.0"),)
 def perfgate_repository(folder: Path, changes: Mapping[str, str] | None = None) -> tuple[Path, str]:
     """A bare repository with perfgate as it is in this work tree, and its SHA. `changes`: files laid over it.
 
-    One thing always differs: it does not spare GitHub's rate between calls.
+    Two things always differ: it does not spare GitHub's rate between calls, and an environment can be lent to it.
     """
     work = folder / "perfgate"
     listed = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -251,6 +230,10 @@ def perfgate_repository(folder: Path, changes: Mapping[str, str] | None = None) 
     for old, new in PACE:
         assert old in client.read_text()
         client.write_text(client.read_text().replace(old, new))
+    action = work / "action.yml"
+    begin = "        # perfgate from this very checkout"
+    assert begin in action.read_text()
+    action.write_text(action.read_text().replace(begin, LENT + begin))
     git(work, "init", "-q", "-b", "main")
     git(work, "add", "-A")
     git(work, "commit", "-q", "-m", "perfgate")
@@ -279,9 +262,11 @@ def installed(folder: Path, bare: Path) -> Path:
 
 
 def caller_files(ref: str, config: str) -> dict[str, str]:
-    """What a repository that uses perfgate has in its default branch."""
-    caller = Caller.of(f"{PERFGATE}@{ref}", "self-hosted,gpu8", private=False)
-    return {".github/workflows/perfgate.yml": caller.workflow(), ".github/perfgate.yml": config}
+    """What a repository that uses perfgate has in its default branch. The box is within its reach."""
+    made = caller(private=False, ref=ref)
+    files = {str(WORKFLOW): made.workflow(), str(GATE): made.gate()}
+    assert all(job.gets_runner for job in jobs_of("sgl-project/sglang", files, str(WORKFLOW), {}))
+    return {**files, ".github/perfgate.yml": config}
 
 
 def artifact(place: Path, files: Mapping[str, bytes]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.act import PERFGATE, Act, Ran, caller_files, installed, perfgate_repository
 from tests.e2e.hub import payloads
-from tests.e2e.hub.repositories import Upstream, git
+from tests.e2e.hub.repositories import MODELS, Upstream, git
 from tests.e2e.hub.stage import NAME, STORY, Stage, raised
 from tests.e2e.hub.world import PullRequest, User
 from tests.needs import require
@@ -102,7 +102,7 @@ def real_perfgate(tmp_path_factory: pytest.TempPathFactory) -> Perfgate:
 def calling_upstream(tmp_path_factory: pytest.TempPathFactory, canned_perfgate: Perfgate) -> Path:
     """A repository that uses perfgate."""
     folder = tmp_path_factory.mktemp("upstream")
-    call(Upstream(folder), canned_perfgate, "version: 1\n")
+    call(Upstream(folder), canned_perfgate, MODELS)
     return folder
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from perfgate.commands.init import CONFIG, WORKFLOW, Caller, init_box, init_repository
+from perfgate.commands import init as init_module
+from perfgate.commands.init import CONFIG, GATE, WORKFLOW, Caller, init_box, init_repository, own_origin, renew_gate
 from perfgate.config.files import load, load_box
 from perfgate.errors import PerfgateError
 from perfgate.host import survey as survey_module
@@ -21,10 +22,11 @@ def repository(folder: Path) -> Path:
     return folder
 
 
-def test_init_writes_both_files_and_says_what_is_next(tmp_path: Path) -> None:
+def test_init_writes_three_files_and_says_what_is_next(tmp_path: Path) -> None:
     told = init_repository(repository(tmp_path), CALLER)
     data = yaml.safe_load((tmp_path / WORKFLOW).read_text())
     assert data["jobs"]["gate"]["with"]["runs-on"] == '["self-hosted", "gpu8"]'
+    assert (tmp_path / GATE).read_text().count(f"ref: {SHA}") == 3
     text = (tmp_path / CONFIG).read_bytes()
     assert text.count(b"#") > 20
     load(text, "perfgate.yml")
@@ -33,7 +35,7 @@ def test_init_writes_both_files_and_says_what_is_next(tmp_path: Path) -> None:
     assert "perfgate config --check" in told
 
 
-@pytest.mark.parametrize("there", [WORKFLOW, CONFIG])
+@pytest.mark.parametrize("there", [WORKFLOW, GATE, CONFIG])
 def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path, there: Path) -> None:
     repository(tmp_path)
     (tmp_path / there).parent.mkdir(parents=True)
@@ -41,7 +43,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path, there: 
     with pytest.raises(PerfgateError, match="is there already"):
         init_repository(tmp_path, CALLER)
     assert (tmp_path / there).read_text() == "mine"
-    assert not all((tmp_path / path).exists() for path in (WORKFLOW, CONFIG))
+    assert not all((tmp_path / path).exists() for path in (WORKFLOW, GATE, CONFIG))
 
 
 def test_a_link_is_not_written_through(tmp_path: Path) -> None:
@@ -77,6 +79,44 @@ def test_what_no_workflow_can_say(perfgate: str, labels: str) -> None:
 def test_a_wrong_commit_is_told_apart_from_none() -> None:
     with pytest.raises(PerfgateError, match="'acme/perfgate@main' is no OWNER/NAME@SHA"):
         Caller.of("acme/perfgate@main", "gpu8", private=False)
+
+
+def test_a_newer_gate_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    repository(tmp_path)
+    newer = Caller.of(f"acme/perfgate@{'f' * 40}", "self-hosted, gpu8", private=False)
+    with pytest.raises(PerfgateError, match="not there"):
+        renew_gate(tmp_path, newer)
+    init_repository(tmp_path, CALLER)
+    before = (tmp_path / WORKFLOW).read_text(), (tmp_path / CONFIG).read_text()
+    renew_gate(tmp_path, newer)
+    text = (tmp_path / GATE).read_text()
+    assert (text.count("f" * 40), text.count(SHA)) == (4, 0)
+    assert ((tmp_path / WORKFLOW).read_text(), (tmp_path / CONFIG).read_text()) == before
+
+
+@pytest.mark.parametrize(
+    ("origin", "name"),
+    [
+        ("https://github.com/acme/perfgate.git", "acme/perfgate"),
+        ("https://token@github.com/acme/perfgate", "acme/perfgate"),
+        ("git@github.com:acme/perfgate.git", "acme/perfgate"),
+        ("ssh://git@github.example.org:22/acme/perfgate.git", "acme/perfgate"),
+        ("/home/alice/src/perfgate", ""),
+        ("../perfgate", ""),
+        ("file:///srv/git/perfgate.git", ""),
+        ("C:/src/perfgate", ""),
+    ],
+)
+def test_a_folder_has_no_owner(monkeypatch: pytest.MonkeyPatch, origin: str, name: str) -> None:
+    """perfgate installed from a clone of a clone: what is left of a path is nobody's account."""
+
+    class Installed:
+        def read_text(self, _name: str) -> str:
+            return '{"url": "file:///somewhere", "dir_info": {}}'
+
+    monkeypatch.setattr(init_module, "distribution", lambda _: Installed())
+    monkeypatch.setattr(init_module, "_git", lambda _, *command: origin if "get-url" in command else SHA)
+    assert own_origin() == (f"{name}@{SHA}" if name else "")
 
 
 # ------------------------------------------------------------------------------------------------ the box

@@ -12,22 +12,31 @@ from typing import Any
 
 import pytest
 
-from perfgate.commands.init import Caller
-from tests.unit.github.workflows import ACTION, GATE, PRIVATE, ROOT, private, read
+from perfgate.commands.init import GATE, WORKFLOW
+from tests.e2e.hub.runners import jobs_of
+from tests.unit.github.workflows import ACTION, PERFGATE, ROOT, SHA, caller, read
 
 BIN = Path(sys.executable).parent
-GATES = (GATE, PRIVATE)
-SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture(params=[False, True], ids=["public", "private"])
-def caller(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The workflow that `perfgate init` writes."""
-    made = Caller.of(f"acme/perfgate@{SHA}", "self-hosted,gpu8", private=request.param)
-    path = tmp_path / ".github" / "workflows" / "perfgate.yml"
-    path.parent.mkdir(parents=True)
-    path.write_text(made.workflow())
-    return path
+def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A repository with the workflows that `perfgate init` writes."""
+    made = caller(private=request.param)
+    for path, text in ((WORKFLOW, made.workflow()), (GATE, made.gate())):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return tmp_path
+
+
+@pytest.fixture
+def gate(written: Path) -> Path:
+    return written / GATE
+
+
+@pytest.fixture(params=["gate", "action"])
+def shown(request: pytest.FixtureRequest, gate: Path) -> Path:
+    return gate if request.param == "gate" else ACTION
 
 
 def steps(path: Path) -> Iterator[dict[str, Any]]:
@@ -37,29 +46,45 @@ def steps(path: Path) -> Iterator[dict[str, Any]]:
     yield from data.get("runs", {}).get("steps", [])
 
 
-def test_the_private_gate_is_the_gate() -> None:
-    assert PRIVATE.read_text() == private(GATE.read_text()), "python -m tests.unit.github.workflows"
+def test_the_box_is_within_reach_of_the_job_that_measures(written: Path) -> None:
+    """GitHub's rule, walked through the files as written: for a repository whose owner is not perfgate's."""
+    files = {str(path): (written / path).read_text() for path in (WORKFLOW, GATE)}
+    found = {job.name: job for job in jobs_of("sgl-project/sglang", files, str(WORKFLOW), {})}
+    assert "inputs.runs-on" in found["measure"].on
+    assert all(job.gets_runner for job in found.values())
 
 
-@pytest.mark.parametrize("path", [*GATES, ACTION], ids=lambda path: path.name)
-def test_every_action_is_pinned_by_its_full_sha(path: Path) -> None:
-    used = [step["uses"] for step in steps(path) if "uses" in step]
-    assert used
+def test_a_gate_in_another_owners_repository_would_not_get_the_box(written: Path) -> None:
+    """As it was once: the rule is not one that cannot fail."""
+    called = f"{PERFGATE}/.github/workflows/gate.yml@{SHA}"
+    text = (written / WORKFLOW).read_text().replace(f"./{GATE}", called)
+    assert called in text
+    found = jobs_of("sgl-project/sglang", {str(WORKFLOW): text}, str(WORKFLOW), {called: (written / GATE).read_text()})
+    assert [job.name for job in found if not job.gets_runner] == ["measure"]
+
+
+def test_every_job_checks_out_perfgate_at_one_commit(gate: Path) -> None:
+    checkouts = [step["with"] for step in steps(gate) if step.get("uses", "").startswith("actions/checkout@")]
+    assert len(checkouts) == 3
+    assert all((one["repository"], one["ref"]) == (PERFGATE, SHA) for one in checkouts)
+    assert all(one["persist-credentials"] is False for one in checkouts)
+
+
+def test_every_action_is_pinned_by_its_full_sha(shown: Path) -> None:
+    used = [step["uses"] for step in steps(shown) if "uses" in step]
     assert all(use == "./.perfgate" or re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", use) for use in used)
 
 
-@pytest.mark.parametrize("path", [*GATES, ACTION], ids=lambda path: path.name)
-def test_no_expression_reaches_a_shell(path: Path) -> None:
+def test_no_expression_reaches_a_shell(shown: Path) -> None:
     """Expressions are pasted into a script before the shell reads it; values come as variables instead."""
-    scripts = [step["run"] for step in steps(path) if "run" in step]
+    scripts = [step["run"] for step in steps(shown) if "run" in step]
     assert scripts
     assert not [script for script in scripts if "${{" in script]
 
 
-@pytest.mark.parametrize("path", GATES, ids=lambda path: path.name)
-def test_the_group_is_per_pull_request_and_behind_the_authorisation(path: Path) -> None:
+def test_the_group_is_per_pull_request_and_behind_the_authorisation(gate: Path) -> None:
     """A comment of anybody's must not be able to end a measurement, and no group may hold the whole box."""
-    data = read(path)
+    data = read(gate)
     assert "concurrency" not in data
     grouped = {name: job["concurrency"] for name, job in data["jobs"].items() if "concurrency" in job}
     assert set(grouped) == {"measure", "cancel"}  # to cancel is to enter the group
@@ -70,77 +95,63 @@ def test_the_group_is_per_pull_request_and_behind_the_authorisation(path: Path) 
         assert data["jobs"][name]["if"] == f"needs.authorise.outputs.{condition} == 'true'"
 
 
-def test_permissions_are_exact() -> None:
-    data = read(GATE)
+def test_permissions_are_exact(gate: Path, request: pytest.FixtureRequest) -> None:
+    data = read(gate)
+    private = "private" in request.node.callspec.id
     assert data["permissions"] == {}
     assert {name: job["permissions"] for name, job in data["jobs"].items()} == {
         "authorise": {"actions": "read", "checks": "write", "contents": "read", "pull-requests": "write"},
-        "measure": {},
+        "measure": {"contents": "read"} if private else {},
         "cancel": {},
         "publish": {"checks": "write", "pull-requests": "write"},
     }
-    assert read(PRIVATE)["jobs"]["measure"]["permissions"] == {"contents": "read"}
 
 
-@pytest.mark.parametrize("path", GATES, ids=lambda path: path.name)
-def test_only_the_measure_job_runs_on_the_box_and_it_holds_no_secret(path: Path) -> None:
-    jobs = read(path)["jobs"]
+def test_only_the_measure_job_runs_on_the_box_and_it_holds_no_secret(
+    gate: Path, request: pytest.FixtureRequest
+) -> None:
+    jobs = read(gate)["jobs"]
     on = {name: job["runs-on"] for name, job in jobs.items()}
     assert on.pop("measure") == "${{ fromJSON(inputs.runs-on) }}"
     assert set(on.values()) == {"${{ inputs.hosted }}"}
     text = str(jobs["measure"])
     assert "secrets" not in text
     tokens = re.findall(r"[\w-]*token[\w-]*': '\$\{\{ github\.token \}\}", text)
-    assert tokens == (["fetch-token': '${{ github.token }}"] if path == PRIVATE else [])
+    assert tokens == (["fetch-token': '${{ github.token }}"] if "private" in request.node.callspec.id else [])
 
 
-@pytest.mark.parametrize("path", GATES, ids=lambda path: path.name)
-def test_no_credentials_are_left_behind(path: Path) -> None:
-    checkouts = [step for step in steps(path) if step.get("uses", "").startswith("actions/checkout@")]
-    assert len(checkouts) == 3
-    for step in checkouts:
-        assert step["with"]["persist-credentials"] is False
-        assert step["with"]["ref"] == "${{ inputs.perfgate-ref }}"
-        assert step["with"]["repository"] == "${{ inputs.perfgate-repository }}"
-
-
-@pytest.mark.parametrize("path", GATES, ids=lambda path: path.name)
-def test_every_job_ends_by_itself(path: Path) -> None:
-    limits = {name: job["timeout-minutes"] for name, job in read(path)["jobs"].items()}
+def test_every_job_ends_by_itself(gate: Path) -> None:
+    limits = {name: job["timeout-minutes"] for name, job in read(gate)["jobs"].items()}
     assert limits.pop("measure") == "${{ fromJSON(needs.authorise.outputs.timeout-minutes || '360') }}"
     assert all(isinstance(minutes, int) for minutes in limits.values())
 
 
-def test_inputs_and_outputs_meet() -> None:
-    """What gate.yml hands to the action the action knows; what it reads of it the action gives."""
+def test_inputs_and_outputs_meet(gate: Path) -> None:
+    """What the gate hands to the action the action knows; what it reads of it the action gives."""
     action = read(ACTION)
-    for path in GATES:
-        for job in read(path)["jobs"].values():
-            for step in job.get("steps", []):
-                if step.get("uses") == "./.perfgate":
-                    assert set(step["with"]) <= set(action["inputs"])
-                    ours = re.findall(rf"steps\.{step['id']}\.outputs\.([\w-]+)", str(job))
-                    assert set(ours) <= set(action["outputs"])
+    for job in read(gate)["jobs"].values():
+        for step in job.get("steps", []):
+            if step.get("uses") == "./.perfgate":
+                assert set(step["with"]) <= set(action["inputs"])
+                ours = re.findall(rf"steps\.{step['id']}\.outputs\.([\w-]+)", str(job))
+                assert set(ours) <= set(action["outputs"])
 
 
-def test_uv_is_the_locked_one() -> None:
-    (locked,) = re.findall(r"^uv==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
-    (used,) = [step["with"]["version"] for step in steps(ACTION) if "setup-uv" in step.get("uses", "")]
-    assert used == locked
-
-
-def test_the_caller_is_short_and_exact(caller: Path) -> None:
-    assert len(caller.read_text().splitlines()) <= 30
-    data = read(caller)
+def test_the_caller_is_short_and_exact(written: Path) -> None:
+    path = written / WORKFLOW
+    assert len(path.read_text().splitlines()) <= 30
+    data = read(path)
     assert data["permissions"] == {}
     (job,) = data["jobs"].values()
-    assert job["permissions"] == read(GATE)["jobs"]["authorise"]["permissions"]
+    gate = read(written / GATE)
+    assert job["permissions"] == gate["jobs"]["authorise"]["permissions"]
     events = data[True]  # YAML 1.1 reads the key `on` so
     assert set(events) == {"pull_request", "issue_comment", "merge_group", "workflow_dispatch"}
     assert events["issue_comment"] == {"types": ["created"]}
+    assert {"edited", "closed"} <= set(events["pull_request"]["types"])  # another base; nothing to wait for any more
     assert "paths" not in str(events)
-    assert job["uses"].split("@")[1] == job["with"]["perfgate-ref"] == SHA
-    assert set(job["with"]) <= set(read(GATE)[True]["workflow_call"]["inputs"])
+    assert job["uses"] == f"./{GATE}"
+    assert set(job["with"]) <= set(gate[True]["workflow_call"]["inputs"])
 
 
 def lint(*command: str) -> None:
@@ -151,21 +162,65 @@ def lint(*command: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_zizmor(caller: Path) -> None:
-    lint("zizmor", "--offline", "--no-progress", "--persona", "pedantic", *map(str, (*GATES, ACTION, caller)))
+def test_zizmor(written: Path) -> None:
+    paths = map(str, (written / GATE, written / WORKFLOW, ACTION))
+    lint("zizmor", "--offline", "--no-progress", "--persona", "pedantic", *paths)
 
 
-def test_jactionlint(caller: Path) -> None:
-    lint("jactionlint", "--strict-exit", "--shellcheck", str(BIN / "shellcheck"), *map(str, (*GATES, caller)))
+def test_jactionlint(written: Path) -> None:
+    paths = map(str, (written / GATE, written / WORKFLOW))
+    lint("jactionlint", "--strict-exit", "--shellcheck", str(BIN / "shellcheck"), *paths)
 
 
-def test_schemas(caller: Path) -> None:
-    lint("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *map(str, (*GATES, caller)))
+def test_schemas(written: Path) -> None:
+    lint(
+        "check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(written / GATE), str(written / WORKFLOW)
+    )
     lint("check-jsonschema", "--builtin-schema", "vendor.github-actions", str(ACTION))
 
 
-@pytest.mark.parametrize("path", [*GATES, ACTION], ids=lambda path: path.name)
-def test_every_exception_has_its_reason(path: Path) -> None:
-    for line in path.read_text().splitlines():
+def test_every_exception_has_its_reason(shown: Path) -> None:
+    for line in shown.read_text().splitlines():
         if "ignore[" in line:
             assert re.search(r"ignore\[[\w-]+\] \w+ \w+", line), line
+
+
+# ------------------------------------------------------------------------------------------------ the action's scripts
+
+
+def script(name: str) -> str:
+    (found,) = [step["run"] for step in steps(ACTION) if step.get("id") == name]
+    return str(found)
+
+
+def test_no_setting_of_the_runner_chooses_another_place(tmp_path: Path) -> None:
+    """With every variable that could, the install goes on with the environment it made."""
+    loop = script("install").split("uv=", 1)[0]
+    hostile = ("UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_PROJECT_ENVIRONMENT", "PIP_TARGET", "PIP_USER", "PYTHONPATH")
+    kept = ("UV_INDEX_URL", "PIP_INDEX_URL", "UV_CACHE_DIR", "PATH")
+    environment = {**dict.fromkeys((*hostile, *kept[:-1]), "/usr"), "PATH": os.environ["PATH"]}
+    done = subprocess.run(["bash", "-euc", f"{loop}\nenv"], env=environment, capture_output=True, text=True, check=True)
+    left = {line.partition("=")[0] for line in done.stdout.splitlines()}
+    assert not left & set(hostile)
+    assert set(kept) <= left
+
+
+def test_uv_is_taken_by_its_own_hash() -> None:
+    """And by no action of somebody else's."""
+    text = script("install")
+    assert "--require-hashes --no-deps" in text
+    assert "--python" in text.split("uv pip install" if "uv pip install" in text else "pip install", 1)[1]
+    assert not [step for step in steps(ACTION) if "uses" in step]
+    (command,) = re.findall(r"awk '([^']+)'", text)
+    done = subprocess.run(["awk", command, str(ROOT / "requirements.lock")], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("uv==")
+    assert sum("--hash=sha256:" in line for line in lines) >= 3
+    assert [line for line in lines if line[:1] not in ("", " ")] == lines[:1]
+
+
+def test_the_word_that_ends_the_silence_is_masked_first() -> None:
+    lines = [line.strip() for line in script("run").splitlines()]
+    mask, stop = lines.index('echo "::add-mask::$word"'), lines.index('echo "::stop-commands::$word"')
+    assert mask < stop
+    assert "unset word" in lines[stop:]
