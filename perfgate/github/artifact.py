@@ -7,6 +7,7 @@ read into memory, each bounded; of a folder the files of these names, never thro
 
 from __future__ import annotations
 
+import json
 import lzma
 import re
 import stat
@@ -14,6 +15,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from perfgate.errors import PerfgateError
@@ -49,6 +51,8 @@ class ArtifactMissing(ArtifactError):
 def read_artifact(place: Path, request: Request) -> Result:
     """The result that this request was for. ArtifactError where there is none, or one not to be trusted."""
     facts = read_facts_of(place)
+    for data in facts.values():
+        _check_numbers(data)
     with tempfile.TemporaryDirectory(prefix="perfgate-facts-") as folder:
         for name, data in facts.items():
             path = Path(folder) / name
@@ -57,6 +61,17 @@ def read_artifact(place: Path, request: Request) -> Result:
         plan, result = _judged(Path(folder))
     _check_belongs(plan, result, request)
     return result
+
+
+def _check_numbers(data: bytes) -> None:
+    """JSON knows neither NaN nor Infinity, and no honest fact holds one; Python's parser would take them."""
+
+    def refuse(constant: str) -> None:
+        raise ArtifactError(f"a number is {constant}", where=FACTS_FILE, remedy=REMEDY)
+
+    for line in data.splitlines():
+        with suppress(ValueError, RecursionError):  # what is no JSON is told by who reads facts
+            json.loads(line, parse_constant=refuse)
 
 
 def _judged(run: Path) -> tuple[Plan, Result]:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.act import PERFGATE, Act, Ran, caller_files, installed, perfgate_repository
+from tests.e2e.act import Act, Ran, caller_files, installed, perfgate_repository
 from tests.e2e.hub import payloads
 from tests.e2e.hub.repositories import MODELS, Upstream, git
 from tests.e2e.hub.stage import NAME, STORY, Stage, raised
 from tests.e2e.hub.world import PullRequest, User
 from tests.needs import require
+from tests.unit.github.workflows import PERFGATE
 
 
 @dataclass
