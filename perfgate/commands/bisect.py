@@ -11,6 +11,7 @@ from pathlib import Path
 from perfgate.blame.bisect import told
 from perfgate.blame.bisect.line import positions
 from perfgate.blame.bisect.loop import Bisected, Loop, begin
+from perfgate.blame.bisect.page import comment, page
 from perfgate.blame.bisect.search import Rules
 from perfgate.blame.bisect.steps import Asked
 from perfgate.cpu.profile import layers
@@ -21,6 +22,8 @@ from perfgate.run.progress import Progress
 from perfgate.source.repository import Repository
 
 ANSWER_FILE = "answer.json"
+PAGE_FILE = "index.html"
+COMMENT_FILE = "comment.md"
 REPLAY_FILE = "git-bisect.log"
 
 
@@ -80,6 +83,8 @@ def bisect(question: Question, request: GateRequest, progress: Progress) -> tupl
     )
     found = loop.go()
     write_whole(folder / ANSWER_FILE, json.dumps(told.as_data(found), indent=1) + "\n")
+    write_whole(folder / PAGE_FILE, page(found))
+    write_whole(folder / COMMENT_FILE, comment(found))
     write_whole(folder / REPLAY_FILE, told.git_bisect_log(found))
     return folder, found
 

@@ -136,7 +136,7 @@ def probabilities(found: Bisected) -> dict[str, float]:
 
 def git_bisect_log(found: Bisected) -> str:
     """What a person would have answered. `git bisect replay` takes it; a range ends without a name."""
-    levels = _answers(found)
+    levels = answers(found)
     lines = ["git bisect start"]
     named = next((one for one in found.findings if one.kind is Kind.NAMED and (one.slowdown or 0) > 0), None)
     if named is not None:  # the log tells one step: what lies beyond its parent and itself follows from them
@@ -154,7 +154,7 @@ def git_bisect_log(found: Bisected) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _answers(found: Bisected) -> dict[int, bool]:
+def answers(found: Bisected) -> dict[int, bool]:
     """Measured positions: whether they are as slow as bad, by half of the difference."""
     last = len(found.line) - 1
     ends = [

@@ -19,6 +19,7 @@ from perfgate import records as r
 from perfgate.blame.bisect import told
 from perfgate.blame.bisect.line import positions
 from perfgate.blame.bisect.loop import Bisected, Loop
+from perfgate.blame.bisect.page import comment, page
 from perfgate.blame.bisect.search import Kind, Rules
 from perfgate.blame.bisect.steps import Asked, CannotMeasure, Interrupted
 from perfgate.errors import Exit, PerfgateError
@@ -140,6 +141,11 @@ def test_named_confirmed_and_replayed_by_git(hunt: Callable[[int], Hunt]) -> Non
     assert json.loads(json.dumps(data))["findings"][0]["commit"] == world.shas[6]
     assert data["probability"][world.shas[6]] > 0.9
     assert "measured against its parent" in data["sentences"][0]
+    assert comment(found).startswith(f"**Measured culprit:** `{world.shas[6]}`")
+    shown = page(found)
+    assert shown.count("<rect") == len(found.line)
+    assert 'class="named"' in shown
+    assert "<script" not in shown
 
 
 def test_an_interrupted_one_goes_on_and_measures_nothing_twice(hunt: Callable[[int], Hunt]) -> None:
@@ -181,6 +187,7 @@ def test_a_culprit_behind_what_does_not_build_is_a_range(hunt: Callable[[int], H
     assert (one.kind, one.older, one.newer) == (Kind.RANGE, 2, 4)
     assert told.exit_code(found) is Exit.INCONCLUSIVE
     assert "No single one is named" in " ".join(told.sentences(found))
+    assert comment(found).startswith("**One of 2 commits,**")
 
 
 def test_no_difference(hunt: Callable[[int], Hunt]) -> None:
@@ -189,6 +196,21 @@ def test_no_difference(hunt: Callable[[int], Hunt]) -> None:
     assert [one.kind for one in found.findings] == [Kind.SAME]
     assert told.exit_code(found) is Exit.INCONCLUSIVE
     assert "do not differ" in " ".join(told.sentences(found))
+    assert comment(found).startswith("**No culprit:**")
+
+
+def test_strangers_titles_are_only_text(hunt: Callable[[int], Hunt]) -> None:
+    world = hunt(2)
+    title = "<script>alert(1)</script> @everybody **bold**"
+    world.shas.append(commit_change(world.path, {"python/sglang/srt/odd.py": "1\n"}, title))
+    world.slower(3, 0.3)
+    found = world.loop().go()
+    assert named(found) == [world.shas[3]]
+    assert "<script" not in page(found)
+    said = comment(found)
+    assert "<script>" not in said
+    assert "**bold**" not in said
+    assert "@everybody" not in said
 
 
 def test_when_the_minutes_are_over_the_range_is_told(hunt: Callable[[int], Hunt]) -> None:
