@@ -149,7 +149,7 @@ class Making:
         handles_theirs: bool = False,
     ) -> str:
         variables = {**environment(self._ours, self.cache, self.tool_path, self.given), **(more or {})}
-        variables["UV_PYTHON_INSTALL_DIR"] = str(self.place / "python")
+        variables["UV_PYTHON_INSTALL_DIR"] = str(self._pythons)
         step = BuildStep(what=what, argv=argv, environment=variables, cwd=self._ours, handles_theirs=handles_theirs)
         return self.runner.run(step)
 
@@ -187,12 +187,26 @@ class Making:
         )
 
     def _make_venv(self, uv: Uv, what: str) -> None:
-        """With a Python of uv's, which brings the headers that compilers at run time need; else with the box's own."""
+        """With a Python of uv's, which brings the headers that compilers at run time need; else with the box's own.
+
+        What something is built with has the environment's Python, so only for that is it tried.
+        """
+        argv = uv.make_venv(self.inputs.python)
+        managed = {"UV_PYTHON_PREFERENCE": "only-managed"}
+        if uv.venv != self.venv:
+            self._trusted(what, argv, managed if self._pythons.is_dir() else {})
+            return
         try:
-            self._trusted(what, uv.make_venv(self.inputs.python), {"UV_PYTHON_PREFERENCE": "only-managed"})
+            self._trusted(what, argv, managed)
         except StepFailed:  # no network, or downloads are forbidden
             remove_tree(uv.venv)
-            self._trusted(what, uv.make_venv(self.inputs.python))
+            remove_tree(self._pythons)
+            self._trusted(what, argv)
+
+    @property
+    def _pythons(self) -> Path:
+        """Where uv puts the Python that it brings."""
+        return self.place / "python"
 
     def _check_python(self) -> None:
         wanted, found = self.inputs.requires_python, _version_of(self.venv)

@@ -91,7 +91,11 @@ def test_a_cmake_of_the_box_that_is_too_old_is_not_met(
     hook = "print('CMAKE', subprocess.run(['cmake', '--version'], capture_output=True, text=True).stdout)"
     files = _kernel(1) | {"sgl-kernel/backend.py": backend("sgl-kernel", "0.3.21", "sgl_kernel", so="_C.so", hook=hook)}
     _build(_builder(lab, store, KERNEL, confinement), Side.HEAD, lab.commit("tiny==1.0", files=files))
-    assert "CMAKE cmake version 3.31.0" in (store.root / "head.log").read_text()
+    said = (store.root / "head.log").read_text()
+    assert "CMAKE cmake version 3.31.0" in said
+    # no Python may be downloaded here: it is tried once, and what the kernels are built with has the environment's
+    assert said.count("# make a virtual environment\n") == 2
+    assert said.count("# make an environment to build in\n") == 1
 
 
 def test_the_later_place_of_the_kernels(lab: Lab, store: Store, tools: Path, confinement: Confinement) -> None:
