@@ -27,7 +27,7 @@ class Weight(IntEnum):
 
 
 @dataclass(frozen=True)
-class Cause:
+class FailureCause:
     """Why a server failed: `code` for machines, `line` for people."""
 
     code: str
@@ -98,7 +98,7 @@ def sign_of(text: str) -> tuple[Signs | None, str]:
 class Causes:
     """All lines that look like a cause, and which of them to tell."""
 
-    found: list[tuple[Weight, int, int, Cause]] = field(default_factory=list)  # weight, code's place, when, what
+    found: list[tuple[Weight, int, int, FailureCause]] = field(default_factory=list)  # weight, code's place, when, what
     open_blocks: deque[str] = field(default_factory=deque)  # entries whose exception has not come yet
     closed: str | None = None  # the one whose exception came last
     fatal: bool = False
@@ -106,7 +106,7 @@ class Causes:
 
     def add(self, weight: Weight, code: str, line: str) -> None:
         self.count += 1
-        self.found.append((weight, _ORDER.get(code, len(_ORDER)), self.count, Cause(code, line)))
+        self.found.append((weight, _ORDER.get(code, len(_ORDER)), self.count, FailureCause(code, line)))
         if len(self.found) > KEEP_CAUSES:
             self.found.remove(max(self.found, key=lambda one: one[:3]))
 
@@ -133,11 +133,11 @@ class Causes:
         if self.found and self.found[-1][0] is Weight.RAISED:
             self.found.pop()
 
-    def nearest(self, exception: str | None) -> tuple[Weight, Cause] | None:
+    def nearest(self, exception: str | None) -> tuple[Weight, FailureCause] | None:
         """An entry whose exception never came is told by its own line."""
         if not self.found:
             return None
         weight, _, _, cause = min(self.found, key=lambda one: one[:3])
         if cause.code == "child_failed" and exception is not None:
-            return weight, Cause(cause.code, exception)
+            return weight, FailureCause(cause.code, exception)
         return weight, cause

@@ -66,7 +66,7 @@ class WarmUp:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedPrompt:
     """A prompt and its answer."""
 
     prompt: Prompt
@@ -160,7 +160,7 @@ class LoadClient:
         """So many prompts, the first ones of the set again where they are too few."""
         return [*prompts, *islice(cycle(self.prompts), concurrency - len(prompts))]
 
-    def _wave(self, prompts: Sequence[Prompt], asking: str) -> list[Asked]:
+    def _wave(self, prompts: Sequence[Prompt], asking: str) -> list[AskedPrompt]:
         """All prompts at once; again where a busy box kept this client from seeing an answer begin."""
         starved = False
         for again in range(TRIES):
@@ -172,13 +172,13 @@ class LoadClient:
                 starved |= _waited_for_a_core_s() - waited_s > STARVED_SHARE * (time.monotonic() - began)
         raise ClientError(fault.code, fault.text, blame=Blame.BOX if starved else Blame.SIDE)
 
-    def _wave_once(self, prompts: Sequence[Prompt], asking: str) -> list[Asked]:
+    def _wave_once(self, prompts: Sequence[Prompt], asking: str) -> list[AskedPrompt]:
         readers = [AnswerReader() for _ in prompts]
         texts = [prompt.marked(f"{asking}/{place}") for place, prompt in enumerate(prompts)]
         calls = [self._call(text) for text in texts]
         exchange(list(zip(calls, readers, strict=True)), self.workload.request_timeout_s, self._look)
         answers = [reader.finish(self.workload.output_tokens) for reader in readers]
-        return [Asked(*one) for one in zip(prompts, answers, texts, strict=True)]
+        return [AskedPrompt(*one) for one in zip(prompts, answers, texts, strict=True)]
 
 
 @contextmanager
@@ -212,7 +212,7 @@ def _steady(steps: Sequence[float]) -> bool:
 
 
 def summarise(
-    concurrency: int, begin: float, end: float, waves: Sequence[Sequence[Asked]], *, speculative: bool
+    concurrency: int, begin: float, end: float, waves: Sequence[Sequence[AskedPrompt]], *, speculative: bool
 ) -> SampleData:
     """The figures of one pass. Pure."""
     asked = [one for wave in waves for one in wave]
@@ -231,7 +231,7 @@ def summarise(
     )
 
 
-def _request(asked: Asked, speculative: bool) -> Request:
+def _request(asked: AskedPrompt, speculative: bool) -> Request:
     answer = asked.answer
     cycles = verify_count(answer.meta, answer.tokens) if speculative else None
     return Request(
@@ -271,7 +271,7 @@ def _rate(answers: Sequence[TimedAnswer]) -> float:
     return sum(answer.decode_tokens for answer in answers) / sum(answer.decode_s for answer in answers)
 
 
-def _wave_rate(waves: Sequence[Sequence[Asked]]) -> float | None:
+def _wave_rate(waves: Sequence[Sequence[AskedPrompt]]) -> float | None:
     """Tokens per second while all requests of a wave decode; None where in no wave they ever did at the same time."""
     tokens, seconds = 0.0, 0.0
     for wave in waves:
@@ -290,7 +290,7 @@ def _accept_length(requests: Sequence[Request]) -> float | None:
     return sum(request.tokens - 1 for request in requests) / sum(cycles) if len(cycles) == len(requests) else None
 
 
-def _by_kind(asked: Sequence[Asked]) -> dict[str, float]:
+def _by_kind(asked: Sequence[AskedPrompt]) -> dict[str, float]:
     """Speed of each kind's requests, each by itself whatever ran beside it."""
     kinds = dict.fromkeys(one.prompt.kind for one in asked)
     return {kind: _rate([one.answer for one in asked if one.prompt.kind == kind]) for kind in kinds}

@@ -21,8 +21,8 @@ from perfgate.engine.causes import (
     ENDS_IT,
     KEEP_CAUSES,
     TOLD,
-    Cause,
     Causes,
+    FailureCause,
     Weight,
     sign_of,
 )
@@ -55,7 +55,7 @@ class LogState:
     ready: bool = False
     stage: str = "starting"  # in words
     fatal: bool = False  # it said that it ends
-    cause: Cause | None = None  # nearest to the root; holds only where the server is dead or `fatal`
+    cause: FailureCause | None = None  # nearest to the root; holds only where the server is dead or `fatal`
     ended_a_process: bool = False  # whether the cause did
     exception: str | None = None  # last one logged; a cause only if the server is dead
     max_total_num_tokens: int | None = None

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfgate.engine import tree
-from perfgate.engine.causes import Cause
+from perfgate.engine.causes import FailureCause
 from perfgate.engine.exchange import get, post, status_of
 from perfgate.engine.faults import (
     CannotStart,
@@ -409,21 +409,21 @@ def _at_most(kind: int, wanted: int) -> int:
     return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
 
 
-def _of_a_death(state: LogState, code: int | None) -> Cause:
+def _of_a_death(state: LogState, code: int | None) -> FailureCause:
     """What a log and an exit code say. Python ends with code 1 where nobody caught an exception."""
-    uncaught = Cause("server_died", state.exception) if state.exception else None
+    uncaught = FailureCause("server_died", state.exception) if state.exception else None
     if uncaught is not None and code == 1 and not state.ended_a_process:
         return uncaught
     return state.cause or _by_signal(code) or uncaught or _by_exit_code(code)
 
 
-def _by_signal(code: int | None) -> Cause | None:
+def _by_signal(code: int | None) -> FailureCause | None:
     if code is None or 0 <= code <= 128:
         return None
-    return Cause("server_killed", f"it was ended by signal {-code if code < 0 else code - 128}")
+    return FailureCause("server_killed", f"it was ended by signal {-code if code < 0 else code - 128}")
 
 
-def _by_exit_code(code: int | None) -> Cause:
+def _by_exit_code(code: int | None) -> FailureCause:
     if code is None:
-        return Cause("server_died", "it answers no more")
-    return Cause("server_died", "it ended by itself with exit code 0" if code == 0 else f"exit code {code}")
+        return FailureCause("server_died", "it answers no more")
+    return FailureCause("server_died", "it ended by itself with exit code 0" if code == 0 else f"exit code {code}")

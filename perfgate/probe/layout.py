@@ -84,7 +84,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Finding:
+class MissingRow:
     """One row of the table that a tree does not have. `code`: no_module, no_class, no_method, not_plain, not_called."""
 
     code: str
@@ -94,7 +94,7 @@ class Finding:
     text: str
 
 
-def check_tree(path: Path) -> list[Finding]:
+def check_tree(path: Path) -> list[MissingRow]:
     """What moved in a checkout, an installed or unpacked package, or a wheel. Empty: every row is in its place.
 
     Raises PerfgateError where there is no SGLang.
@@ -102,7 +102,7 @@ def check_tree(path: Path) -> list[Finding]:
     return check_layout(read_layout(path))
 
 
-def check_layout(layout: Layout) -> list[Finding]:
+def check_layout(layout: Layout) -> list[MissingRow]:
     """A tree whose release is not known has a method under one of the names it ever had, not under all of them."""
     checked = [(target, _check(target, layout)) for target in TARGETS if _expected(target, layout)]
     there = {(target.family, target.phase) for target, finding in checked if finding is None}
@@ -132,7 +132,7 @@ def tree_report(path: Path) -> str:
     return "\n".join(lines)
 
 
-def unusable(findings: Iterable[Finding]) -> set[str]:
+def unusable(findings: Iterable[MissingRow]) -> set[str]:
     """The families whose verify (or decode step) will not be found."""
     return {finding.family for finding in findings if finding.phase in ("verify", DECODE)}
 
@@ -140,7 +140,7 @@ def unusable(findings: Iterable[Finding]) -> set[str]:
 # ------------------------------------------------------------------------------------------------ checking
 
 
-def _check(target: Target, layout: Layout) -> Finding | None:
+def _check(target: Target, layout: Layout) -> MissingRow | None:
     module = layout.modules.get(target.module)
     if module is None:
         return _finding("no_module", target, f"{target.module} is not there{_instead(target, layout)}")
@@ -153,7 +153,7 @@ def _check(target: Target, layout: Layout) -> Finding | None:
     return _check_method(target, layout)
 
 
-def _check_method(target: Target, layout: Layout) -> Finding | None:
+def _check_method(target: Target, layout: Layout) -> MissingRow | None:
     home = _home_of(target, layout)
     if home is None:
         near = ", ".join(_who_has(target.method, layout.modules[target.module]))
@@ -201,8 +201,8 @@ def _instead(target: Target, layout: Layout) -> str:
     return f"; {target.owner} is in {module}" if module else ""
 
 
-def _finding(code: str, target: Target, text: str) -> Finding:
-    return Finding(code, target.family, target.phase, target.place, text)
+def _finding(code: str, target: Target, text: str) -> MissingRow:
+    return MissingRow(code, target.family, target.phase, target.place, text)
 
 
 # ------------------------------------------------------------------------------------------------ reading

@@ -19,11 +19,11 @@ Ranks = Annotated[dict[Word, Annotated[int, Field(ge=0, le=65535)]], Field(max_l
 Span = tuple[Ms | None, Ms]
 
 
-class Line(BaseModel):
+class ProbeLine(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
 
-class CycleLine(Line):
+class CycleLine(ProbeLine):
     k: Literal["cycle"]
     i: Annotated[int, Field(ge=0, le=2**53)]
     t: Seconds
@@ -37,7 +37,7 @@ class CycleLine(Line):
     target: Span | None = None
 
 
-class HeadLine(Line):
+class HeadLine(ProbeLine):
     k: Literal["head"]
     v: Literal[1]
     launch: Word
@@ -49,7 +49,7 @@ class HeadLine(Line):
     title: Text
 
 
-class NamedFile(Line):
+class NamedFile(ProbeLine):
     path: Text
     hash: Word | None = None
     error: Text | None = None
@@ -59,14 +59,14 @@ class NamedFile(Line):
 Files = Annotated[list[NamedFile], Field(max_length=16)]
 
 
-class StartLine(Line):
+class StartLine(ProbeLine):
     k: Literal["start"]
     entry: Variables
     env: Variables
     sitecustomize: Files
 
 
-class EffectiveLine(Line):
+class EffectiveLine(ProbeLine):
     k: Literal["effective"]
     where: Word
     env: Variables
@@ -74,7 +74,7 @@ class EffectiveLine(Line):
     files: Files
 
 
-class WorkerLine(Line):
+class WorkerLine(ProbeLine):
     k: Literal["worker"]
     worker: Word
     rank: Ranks
@@ -84,29 +84,29 @@ class WorkerLine(Line):
     moved: Variables
 
 
-class VersionsLine(Line):
+class VersionsLine(ProbeLine):
     k: Literal["versions"]
     versions: Annotated[dict[Word, Text], Field(max_length=64)]
     nccl: Files
 
 
-class TargetsLine(Line):
+class TargetsLine(ProbeLine):
     k: Literal["targets"]
     module: Word
     outcome: Annotated[dict[Word, Word], Field(max_length=16)]
 
 
-class TitleLine(Line):
+class TitleLine(ProbeLine):
     k: Literal["title"]
     title: Text
 
 
-class NoteLine(Line):
+class NoteLine(ProbeLine):
     k: Literal["note"]
     text: Text
 
 
-class FullLine(Line):
+class FullLine(ProbeLine):
     k: Literal["full"]
     t: Seconds
 

@@ -22,7 +22,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from perfgate.probe.lines import PHASES
-from perfgate.probe.reading import Cycle, ProbeReading, Process, read_probe
+from perfgate.probe.reading import ProbedProcess, ProbeReading, TimedCycle, read_probe
 from perfgate.records import LaunchId, Notice, Phases, RankPhases
 
 __all__ = ["LaunchPhases", "SamplePhases", "Window", "phases_of", "read_probe"]
@@ -180,10 +180,10 @@ def _sample(
     )
 
 
-def numbered(reading: ProbeReading) -> list[tuple[int, Process]]:
+def numbered(reading: ProbeReading) -> list[tuple[int, ProbedProcess]]:
     """The processes that ran cycles, each with a rank of its own. Where two claim the same, the later gets the next
     free number."""
-    taken: dict[int, Process] = {}
+    taken: dict[int, ProbedProcess] = {}
     for process in reading.timed:
         rank = process.rank or 0
         while rank in taken:
@@ -192,9 +192,9 @@ def numbered(reading: ProbeReading) -> list[tuple[int, Process]]:
     return sorted(taken.items())
 
 
-def _rank_numbers(rank: int, process: Process, spans: Sequence[Window]) -> _RankNumbers | None:
+def _rank_numbers(rank: int, process: ProbedProcess, spans: Sequence[Window]) -> _RankNumbers | None:
     """None where the process claims more device time than the windows had."""
-    cycles: list[Cycle] = []
+    cycles: list[TimedCycle] = []
     periods: list[float] = []
     for span in spans:
         inside = list(_inside(process, span))
@@ -216,7 +216,7 @@ def _rank_numbers(rank: int, process: Process, spans: Sequence[Window]) -> _Rank
     )
 
 
-def _usual(cycles: Sequence[Cycle]) -> list[Cycle]:
+def _usual(cycles: Sequence[TimedCycle]) -> list[TimedCycle]:
     """The cycles that ran the phases that most of them ran, without the very slowest. Where a release's cycle is not
     found, each phase is a record of its own and is asked for by itself."""
     kinds = Counter(tuple(getattr(cycle, phase) is not None for phase in PHASES) for cycle in cycles)
@@ -227,17 +227,17 @@ def _usual(cycles: Sequence[Cycle]) -> list[Cycle]:
     return sorted(alike, key=_took)[: len(alike) - int(len(alike) * TRIMMED)]
 
 
-def _took(cycle: Cycle) -> float:
+def _took(cycle: TimedCycle) -> float:
     return cycle.cycle or cycle.decode or cycle.verify or 0.0
 
 
-def _slow_share(cycles: Sequence[Cycle]) -> float | None:
+def _slow_share(cycles: Sequence[TimedCycle]) -> float | None:
     took = [_took(cycle) for cycle in cycles]
     usual = median(took) if took else 0.0
     return sum(one > SLOW * usual for one in took) / len(took) if usual > 0 else None
 
 
-def _inside(process: Process, span: Window) -> Iterable[Cycle]:
+def _inside(process: ProbedProcess, span: Window) -> Iterable[TimedCycle]:
     first = bisect_left(process.cycles.at, span.begin)
     last = bisect_right(process.cycles.at, span.end)
     for index in range(first, last):
@@ -246,7 +246,7 @@ def _inside(process: Process, span: Window) -> Iterable[Cycle]:
             yield cycle
 
 
-def _periods(cycles: Sequence[Cycle]) -> list[float]:
+def _periods(cycles: Sequence[TimedCycle]) -> list[float]:
     """From one cycle's begin to the next, ms, where nothing else ran between them."""
     return [(after.at - before.at) * 1000 for before, after in pairwise(cycles) if after.number == before.number + 1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from perfgate.probe.inside.readings import variables
-from perfgate.probe.reading import ProbeReading, Process
+from perfgate.probe.reading import ProbedProcess, ProbeReading
 from perfgate.records import LaunchId, Proof
 
 VOLATILE = frozenset({"SGLANG_RUN_ID"})  # variables that name one launch and can never be equal
@@ -40,7 +40,7 @@ def proofs_of(reading: ProbeReading, launch: LaunchId, given: Mapping[str, str])
     )
 
 
-def at_start(process: Process, root: Process | None) -> Mapping[str, str] | None:
+def at_start(process: ProbedProcess, root: ProbedProcess | None) -> Mapping[str, str] | None:
     """See `proofs_of`. None where the first process left no reading."""
     if root is None or root.start is None:
         return None
@@ -58,7 +58,7 @@ def _kept(reading: Mapping[str, str] | None) -> dict[str, str] | None:
     return {name: value for name, value in sorted(reading.items()) if name not in VOLATILE}
 
 
-def _proof_notes(process: Process, given: Mapping[str, str]) -> Iterable[str]:
+def _proof_notes(process: ProbedProcess, given: Mapping[str, str]) -> Iterable[str]:
     yield from process.notes
     if process.root and process.entry is not None:
         for name in sorted({*given, *process.entry}):

@@ -28,9 +28,9 @@ from perfgate.probe.lines import (
     EffectiveLine,
     FullLine,
     HeadLine,
-    Line,
     NamedFile,
     NoteLine,
+    ProbeLine,
     Span,
     StartLine,
     TargetsLine,
@@ -54,7 +54,7 @@ ROOM = 1.05  # phases may exceed their cycle by this, for rounding and for event
 ROOM_MS = 0.2
 
 
-class Cycle(NamedTuple):
+class TimedCycle(NamedTuple):
     """One cycle as timed by the process's clock; ms, None where a phase did not run or was not timed. `at`: its begin,
     monotonic seconds. `mark`: "" where it counts."""
 
@@ -83,7 +83,7 @@ class Cycles:
         self._mark = array("b")
         self._ms = {phase: array("d") for phase in PHASES}
 
-    def add(self, cycle: Cycle) -> None:
+    def add(self, cycle: TimedCycle) -> None:
         self.at.append(cycle.at)
         self._number.append(cycle.number)
         self._batch.append(cycle.batch)
@@ -95,9 +95,9 @@ class Cycles:
     def __len__(self) -> int:
         return len(self.at)
 
-    def __getitem__(self, index: int) -> Cycle:
+    def __getitem__(self, index: int) -> TimedCycle:
         ms = (self._ms[phase][index] for phase in PHASES)
-        return Cycle(
+        return TimedCycle(
             self._number[index],
             self.at[index],
             self._batch[index],
@@ -105,12 +105,12 @@ class Cycles:
             *(None if math.isnan(value) else value for value in ms),
         )
 
-    def __iter__(self) -> Iterator[Cycle]:
+    def __iter__(self) -> Iterator[TimedCycle]:
         return (self[index] for index in range(len(self)))
 
 
 @dataclass(kw_only=True)
-class Process:
+class ProbedProcess:
     """What one process has written. Absent readings are None."""
 
     pid: int
@@ -162,11 +162,11 @@ class Process:
 class ProbeReading:
     """All processes of a launch, in order of their begin. `dropped`: reason → how many lines or files."""
 
-    processes: tuple[Process, ...]
+    processes: tuple[ProbedProcess, ...]
     dropped: Mapping[str, int]
 
     @property
-    def timed(self) -> tuple[Process, ...]:
+    def timed(self) -> tuple[ProbedProcess, ...]:
         """Processes that ran cycles."""
         return tuple(process for process in self.processes if len(process.cycles))
 
@@ -180,7 +180,7 @@ def read_probe(directory: Path, *, launch: str | None = None, now: float | None 
     limit = time.monotonic() if now is None else now
     dropped: Counter[str] = Counter()
     processes = []
-    room = _Room(limit, MAX_BYTES, MAX_CYCLES)
+    room = _ReadingRoom(limit, MAX_BYTES, MAX_CYCLES)
     for path in _files(directory, dropped):
         process = _read_file(path, room, dropped)
         if process is None:
@@ -196,7 +196,7 @@ def read_probe(directory: Path, *, launch: str | None = None, now: float | None 
 
 
 @dataclass
-class _Room:
+class _ReadingRoom:
     """What may still be read: cycles until a time, bytes and cycles in number."""
 
     until: float
@@ -221,7 +221,7 @@ def _files(directory: Path, dropped: Counter[str]) -> list[Path]:
     return sorted(found)[:MAX_FILES]
 
 
-def _read_file(path: Path, room: _Room, dropped: Counter[str]) -> Process | None:
+def _read_file(path: Path, room: _ReadingRoom, dropped: Counter[str]) -> ProbedProcess | None:
     try:
         opened = open_regular(path)
     except OddFiles:
@@ -242,7 +242,7 @@ def _read_file(path: Path, room: _Room, dropped: Counter[str]) -> Process | None
         return _gather(head, lines, room)
 
 
-def _lines(file: BinaryIO, left: int, dropped: Counter[str]) -> Iterator[Line]:
+def _lines(file: BinaryIO, left: int, dropped: Counter[str]) -> Iterator[ProbeLine]:
     """The lines that fit the schema, of `left` bytes at most. A last line without its end was torn by a kill and is no
     fault."""
     malformed = 0
@@ -275,8 +275,8 @@ def _skip_line(file: BinaryIO, left: int) -> int:
     return skipped
 
 
-def _gather(head: HeadLine, lines: Iterator[Line], room: _Room) -> Process:
-    process = Process(
+def _gather(head: HeadLine, lines: Iterator[ProbeLine], room: _ReadingRoom) -> ProbedProcess:
+    process = ProbedProcess(
         pid=head.pid,
         ppid=head.ppid,
         root=head.root,
@@ -306,7 +306,7 @@ def _gather(head: HeadLine, lines: Iterator[Line], room: _Room) -> Process:
     return process
 
 
-def _take(process: Process, line: Line) -> None:
+def _take(process: ProbedProcess, line: ProbeLine) -> None:
     """Enters a line beside cycles. The first reading of a kind stands."""
     match line:
         case StartLine() if process.start is None:
@@ -346,7 +346,7 @@ class Possible:
         self._limit = limit
         self._number = -1
 
-    def cycle(self, line: CycleLine, clock: str | None) -> Cycle | None:
+    def cycle(self, line: CycleLine, clock: str | None) -> TimedCycle | None:
         """None where the line cannot be true after the ones before."""
         spans: dict[str, Span | None] = {phase: getattr(line, phase) for phase in PHASES}
         host = {phase: span[1] for phase, span in spans.items() if span is not None}
@@ -362,7 +362,7 @@ class Possible:
             return None
         self._number = line.i
         self._free_from = over
-        return Cycle(line.i, line.t, line.b, line.m, *(ms.get(phase) for phase in PHASES))
+        return TimedCycle(line.i, line.t, line.b, line.m, *(ms.get(phase) for phase in PHASES))
 
 
 def _fits(ms: Mapping[str, float | None]) -> bool:

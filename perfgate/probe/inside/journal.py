@@ -22,7 +22,7 @@ IDLE_SECONDS = 0.1  # without a new line: what is left is written
 RESERVE = 4096  # bytes kept for the line that says the bound was reached
 
 
-class Journal:
+class ProbeJournal:
     """Appends lines. Never raises after it is open: `open` turns False instead, with the reason in `why`."""
 
     def __init__(self, directory: str, max_bytes: int) -> None:

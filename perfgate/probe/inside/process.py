@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from . import hooks, proof, readings
-from .journal import VERSION, Journal
+from .journal import VERSION, ProbeJournal
 from .targets import BY_MODULE
 from .timers import Clock, Timers, clock_for
 
@@ -34,7 +34,7 @@ def start(
     """Called at the first `import sglang`. `entry`: the environment this process came with; `ran`: the user's
     sitecustomize that has run since; `root`: this is the launch's first process. Raises OSError where the directory
     cannot be written."""
-    journal = Journal(directory, int(os.environ.get("PERFGATE_PROBE_MAX_BYTES") or DEFAULT_MAX_BYTES))
+    journal = ProbeJournal(directory, int(os.environ.get("PERFGATE_PROBE_MAX_BYTES") or DEFAULT_MAX_BYTES))
     process = Process(journal, toggle_in(directory))
     process.say_what_it_is(root)
     process.say_how_it_started(sitecustomize, entry, ran)
@@ -43,7 +43,7 @@ def start(
 
 
 class Process:
-    def __init__(self, journal: Journal, enabled: Callable[[], bool] | None) -> None:
+    def __init__(self, journal: ProbeJournal, enabled: Callable[[], bool] | None) -> None:
         self.journal = journal
         self.timers = Timers(self.first_mark, journal.add, self.note, enabled)
         self.timers.on = os.environ.get("PERFGATE_PROBE_TIMERS") != "0"

@@ -42,7 +42,7 @@ def test_a_launch_leaves_its_facts_and_nothing_else(make: Make, tmp_path: Path, 
     assert [fact.kind for fact in facts] == ["launch_begin", *["sample"] * 4, "launch_end"]
     samples = [fact for fact in facts if isinstance(fact, Sample)]
     assert [(one.sample, one.concurrency) for one in samples] == [(0, 1), (1, 1), (2, 2), (3, 2)]
-    assert all(one.id == f"{plan.id}/s{one.sample}" for one in samples)
+    assert all(one.id == f"{plan.launch.launch_id}/s{one.sample}" for one in samples)
     assert end.valid
     assert end.reasons == ()
     assert end.ready_s is not None

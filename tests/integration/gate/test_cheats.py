@@ -15,7 +15,7 @@ import glob, os
 for name in glob.glob(os.environ["PERFGATE_PROBE_DIR"] + "/probe-*.jsonl"):
     lines = open(name).read()
     with open(name, "w") as file:
-        file.write(lines.replace('"NCCL_PROTO":"LL"', '"NCCL_PROTO":"Simple"'))
+        file.write(lines.replace('"NCCL_PROTO": "LL"', '"NCCL_PROTO": "Simple"'))
 """
 
 REMEMBERS = """

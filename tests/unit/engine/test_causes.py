@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.engine.causes import Cause
+from perfgate.engine.causes import FailureCause
 from perfgate.engine.logs import LogFile, LogParser, LogState
 
 REPORTS = Path(__file__).parents[2] / "fixtures" / "sglang-logs" / "failures"
@@ -62,11 +62,11 @@ def test_the_order_of_the_ranks_does_not_matter(seed: int) -> None:
     random.Random(seed).shuffle(entries)
     parser = LogParser()
     parser.feed("".join(entries).encode())
-    assert parser.state().cause == Cause("out_of_memory", ends[3])
+    assert parser.state().cause == FailureCause("out_of_memory", ends[3])
 
 
 def test_a_thousand_lost_ranks_do_not_hide_the_first_cause() -> None:
     parser = LogParser()
     parser.feed(b"[2026-02-18 23:24:14 TP3] Scheduler hit an exception: Traceback (most recent call last):\n")
     parser.feed(b"KeyError: 'gate'\n" + b"[2026-02-18 23:24:14] Connection closed by peer\n" * 1000)
-    assert parser.state().cause == Cause("scheduler_exception", "KeyError: 'gate'")
+    assert parser.state().cause == FailureCause("scheduler_exception", "KeyError: 'gate'")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.engine.causes import Cause
+from perfgate.engine.causes import FailureCause
 from perfgate.engine.logs import MAX_LINE, MAX_SHOWN, READY, LogFile, LogParser, LogState, clean, decode_batch
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "sglang-logs"
@@ -58,18 +58,20 @@ def test_decode_lines_of_plain_decoding_have_no_accept_length() -> None:
     [
         (
             "eagle3-torch-native.log",
-            Cause("scheduler_exception", "ValueError: EAGLE is not supported in decode attention backend torch_native"),
+            FailureCause(
+                "scheduler_exception", "ValueError: EAGLE is not supported in decode attention backend torch_native"
+            ),
             "ValueError: EAGLE is not supported in decode attention backend torch_native",
         ),
         (
             "no-cpu-engine-env.log",
-            Cause("child_failed", "ModuleNotFoundError: No module named 'vllm'"),
+            FailureCause("child_failed", "ModuleNotFoundError: No module named 'vllm'"),
             "ModuleNotFoundError: No module named 'vllm'",
         ),
         ("no-shim-no-sgl-kernel.log", None, "ModuleNotFoundError: No module named 'sgl_kernel'"),
     ],
 )
-def test_recorded_failures(name: str, failure: Cause | None, exception: str) -> None:
+def test_recorded_failures(name: str, failure: FailureCause | None, exception: str) -> None:
     state = recorded(name)
     assert not state.ready
     assert state.cause == failure
@@ -115,7 +117,7 @@ def test_the_cause_wins_over_its_consequences() -> None:
         "RuntimeError: cleaning up failed\n"
         "[2026-02-19 10:00:02] Received sigquit from a child process.\n"
     )
-    assert state.cause == Cause("out_of_memory", "torch.OutOfMemoryError: CUDA out of memory.")
+    assert state.cause == FailureCause("out_of_memory", "torch.OutOfMemoryError: CUDA out of memory.")
     assert "torch.OutOfMemoryError: CUDA out of memory." in state.useful
 
 
@@ -265,7 +267,7 @@ def test_of_a_huge_file_both_ends_are_read(tmp_path: Path) -> None:
         file.write(b"KeyError: 'gate'\n")
     state = log.read_all()
     assert state.max_total_num_tokens == 4096
-    assert state.cause == Cause("scheduler_exception", "KeyError: 'gate'")
+    assert state.cause == FailureCause("scheduler_exception", "KeyError: 'gate'")
     assert state.size == path.stat().st_size
 
 

@@ -10,15 +10,15 @@ import pytest
 from perfgate.engine.device_timer import device_timer
 from perfgate.probe.phases import LaunchPhases, SamplePhases, phases_of
 from perfgate.probe.proofs import proofs_of
-from perfgate.probe.reading import Cycle, ProbeReading, Process
+from perfgate.probe.reading import ProbedProcess, ProbeReading, TimedCycle
 from perfgate.records import LaunchFact, Phases, Proof, Side
 from perfgate.records.files import fact_from_line, fact_to_line
 
 LAUNCH = LaunchFact(id="eagle3/p01/head/a1", recipe="eagle3", pair=1, side=Side.HEAD, position=1, attempt=1)
 
 
-def process(rank: int = 0, **fields: Any) -> Process:
-    return Process(
+def process(rank: int = 0, **fields: Any) -> ProbedProcess:
+    return ProbedProcess(
         pid=100 + rank,
         ppid=1,
         root=False,
@@ -34,17 +34,17 @@ def process(rank: int = 0, **fields: Any) -> Process:
 
 
 def fill(
-    of: Process, begin: float, count: int, *, period: float = 0.025, mark: str = "", **ms: float | None
-) -> Process:
+    of: ProbedProcess, begin: float, count: int, *, period: float = 0.025, mark: str = "", **ms: float | None
+) -> ProbedProcess:
     """`count` cycles from `begin`, one each `period` seconds."""
     spans = {"cycle": 24.0, "draft": 2.0, "verify": 19.0, "draft_extend": 2.0, "decode": None, "target": 18.0, **ms}
     first = len(of.cycles)
     for number in range(count):
-        of.cycles.add(Cycle(first + number, begin + number * period, 1, mark, *spans.values()))
+        of.cycles.add(TimedCycle(first + number, begin + number * period, 1, mark, *spans.values()))
     return of
 
 
-def reading(*processes: Process, dropped: dict[str, int] | None = None) -> ProbeReading:
+def reading(*processes: ProbedProcess, dropped: dict[str, int] | None = None) -> ProbeReading:
     return ProbeReading(processes=processes, dropped=dropped or {})
 
 
