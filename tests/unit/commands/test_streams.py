@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.commands.streams import unbroken_streams
+from perfgate.cli import unbroken_streams
 
 STORY = Path(__file__).parents[2] / "fixtures" / "run-story"
 PERFGATE = (sys.executable, "-m", "perfgate")
