@@ -191,7 +191,7 @@ def test_a_calibration_is_configured_by_the_base_branch(tmp_path: Path, monkeypa
     made = make_repository(tmp_path / "sglang")
     calibration.calibrate(GateRequest(repo=made.path, head="change"), 5, Progress())
     (request,) = asked
-    assert (request.base, request.head, request.base_branch) == ("change", "change", "main")
+    assert (request.base, request.head, request.base_branch) == ("change", "change", "refs/heads/main")
     assert (request.max_pairs, request.calibration) == (5, True)
     git(made.path, "branch", "-m", "main", "trunk")
     with pytest.raises(PerfgateError, match="no default branch is known here → give a"):
