@@ -45,7 +45,7 @@ class Group:
 _SERVED = ("python/sglang/", *(f"{project}/" for project in KERNEL_PROJECTS))
 
 _ANOTHER_MAKER = re.compile(
-    r"(?<![a-z])(npu|ascend|torchair|amd|rocm\d*|hip|aiter|mori|musa|mthreads|mlx|xpu|hpu|gaudi|tpu)(?![a-z])",
+    r"(?<![a-z])(npu|ascend|torchair|amd|rocm\d*|hip|aiter|mori|musa|mthreads|mlx|metal|xpu|hpu|gaudi|tpu)(?![a-z])",
     re.IGNORECASE,
 )
 """A folder, file or part of a name that says for whose hardware the code is."""
@@ -117,7 +117,7 @@ GROUPS = (
             *("python/pyproject_*.toml", "python/sglang/srt/hardware_backend/mps/**"),
             *("python/sglang/**/wave_backend.py", "python/sglang/**/wave_ops/**"),
             # AMD's alone, by the project's own lists of sources
-            *_in_kernels("pyproject_*.toml", "setup_*.py", "csrc/metal/**", "csrc/**/*quick_all_reduce*", "*.metal"),
+            *_in_kernels("pyproject_*.toml", "setup_*.py", "csrc/**/*quick_all_reduce*", "*.metal"),
         ),
         _ANOTHER_MAKER,
     ),
@@ -125,7 +125,17 @@ GROUPS = (
     Group(
         NOTHING,
         "how the kernel package is published",
-        _in_kernels("*.sh", "Dockerfile*", "Makefile", "LICENSE", "THIRDPARTYNOTICES*", ".*", "analyze_*.py"),
+        _in_kernels(
+            "*.sh",
+            "scripts/**",
+            "docker/**",
+            "Dockerfile*",
+            "Makefile",
+            "LICENSE",
+            "THIRDPARTYNOTICES*",
+            ".*",
+            "analyze_*.py",
+        ),
     ),
     Group(NOTHING, "version numbers of the kernel package", _in_kernels("python/sgl_kernel/version.py")),
     Group(
