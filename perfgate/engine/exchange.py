@@ -179,24 +179,24 @@ class Exchange:
             self._set_alarm()
 
     def _feed(self, data: bytes) -> None:
+        body: list[bytes] = []
         try:
             self._http.receive_data(data)
-            while not self.ended:
-                event = self._http.next_event()
-                if event is h11.NEED_DATA:
-                    return
-                self._take(event)
+            while not self.ended and (event := self._http.next_event()) is not h11.NEED_DATA:
+                if isinstance(event, h11.Data):
+                    body.append(event.data)
+                elif isinstance(event, h11.Response):
+                    self._replied = True
+                    self.reader.replied(event.status_code)
+                    self.ended = self.reader.ended
+                else:
+                    self.ended = event is h11.PAUSED or isinstance(event, h11.EndOfMessage)
         except h11.RemoteProtocolError as error:
             what = "answer is not framed" if self._replied else "headers cannot be read: they are not"
             raise ClientError("answer_garbage", f"the server's {what} as HTTP says") from error
-
-    def _take(self, event: object) -> None:
-        if isinstance(event, h11.Response):
-            self._replied = True
-            self.reader.replied(event.status_code)
-        elif isinstance(event, h11.Data):
-            self.reader.feed(bytes(event.data))
-        self.ended = self.reader.ended or event is h11.PAUSED or isinstance(event, h11.EndOfMessage)
+        if body:  # of all chunks at once: there is one for each token
+            self.reader.feed(b"".join(body))
+            self.ended |= self.reader.ended
 
     def _broken_off(self) -> None:
         """The connection is over: a reply has ended then, wholly or not, and who reads it knows."""
