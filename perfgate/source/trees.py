@@ -8,13 +8,13 @@ without `--recurse-submodules`.
 """
 
 # Names are bytes here: strangers choose them, in any encoding.
-# ruff: noqa: PTH102, PTH103, PTH115, PTH118, PTH120, PTH211
+# ruff: noqa: PTH102, PTH103, PTH118, PTH120, PTH211
 from __future__ import annotations
 
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -161,27 +161,3 @@ def _write(path: bytes, entry: TreeEntry, content: bytes) -> None:
         return
     with create(path, executable=entry.mode.endswith("755")) as stream:
         stream.write(content)
-
-
-def tree_hash(root: Path, submodules: Mapping[bytes, str] | None = None, length: int = 40) -> str:
-    """Git's name of the tree that a folder holds, computed from the files themselves."""
-    return _hash_folder(os.fsencode(root), b"", submodules or {}, length)
-
-
-def _hash_folder(root: bytes, below: bytes, submodules: Mapping[bytes, str], length: int) -> str:
-    lines: list[tuple[bytes, bytes]] = []
-    with os.scandir(os.path.join(root, below)) as found:
-        for entry in found:
-            path = os.path.join(below, entry.name)
-            if entry.is_symlink():
-                mode, oid = b"120000", object_hash("blob", os.readlink(entry.path), length)
-            elif path in submodules:
-                mode, oid = b"160000", submodules[path]
-            elif entry.is_dir(follow_symlinks=False):
-                mode, oid = b"40000", _hash_folder(root, path, submodules, length)
-            else:
-                mode = b"100755" if entry.stat().st_mode & 0o100 else b"100644"
-                oid = object_hash("blob", Path(os.fsdecode(entry.path)).read_bytes(), length)
-            order = entry.name + b"/" if mode == b"40000" else entry.name
-            lines.append((order, mode + b" " + entry.name + b"\0" + bytes.fromhex(oid)))
-    return object_hash("tree", b"".join(line for _, line in sorted(lines)), length)

@@ -1,5 +1,7 @@
 """Real git: what a person may name wrongly, and what a stranger may have put into a repository."""
 
+# Names are bytes in what git hashes.
+# ruff: noqa: PTH115, PTH118
 from __future__ import annotations
 
 import hashlib
@@ -7,6 +9,7 @@ import os
 import stat
 import subprocess
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,9 +17,33 @@ import pytest
 from perfgate.errors import PerfgateError
 from perfgate.source import trees
 from perfgate.source.repository import Repository
-from perfgate.source.trees import tree_hash
+from perfgate.source.trees import object_hash
 from perfgate.store.removal import remove_tree
 from tests.standin.repository import GIT_ENVIRONMENT
+
+
+def tree_hash(root: Path, submodules: Mapping[bytes, str] | None = None, length: int = 40) -> str:
+    """Git's name of the tree that a folder holds, computed from the files themselves."""
+    return _hash_folder(os.fsencode(root), b"", submodules or {}, length)
+
+
+def _hash_folder(root: bytes, below: bytes, submodules: Mapping[bytes, str], length: int) -> str:
+    lines: list[tuple[bytes, bytes]] = []
+    with os.scandir(os.path.join(root, below)) as found:
+        for entry in found:
+            path = os.path.join(below, entry.name)
+            if entry.is_symlink():
+                mode, oid = b"120000", object_hash("blob", os.readlink(entry.path), length)
+            elif path in submodules:
+                mode, oid = b"160000", submodules[path]
+            elif entry.is_dir(follow_symlinks=False):
+                mode, oid = b"40000", _hash_folder(root, path, submodules, length)
+            else:
+                mode = b"100755" if entry.stat().st_mode & 0o100 else b"100644"
+                oid = object_hash("blob", Path(os.fsdecode(entry.path)).read_bytes(), length)
+            order = entry.name + b"/" if mode == b"40000" else entry.name
+            lines.append((order, mode + b" " + entry.name + b"\0" + bytes.fromhex(oid)))
+    return object_hash("tree", b"".join(line for _, line in sorted(lines)), length)
 
 
 class Lab:
