@@ -7,6 +7,7 @@ process with 1 there, the exit code of a regression, in the midst of a clean-up.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from rich.console import Console
 from perfgate import __version__
 from perfgate.commands import github, models_cli, questions, runs
 from perfgate.errors import Exit, PerfgateError
+from perfgate.report.escape import JOINER
 from perfgate.text import visible
 
 app = typer.Typer(
@@ -73,13 +75,15 @@ def _run() -> None:
 class Unbroken:
     """A text stream that goes quiet at the first of the errors that are passed over."""
 
-    def __init__(self, stream: TextIO, passed_over: type[OSError]) -> None:
+    def __init__(self, stream: TextIO, passed_over: type[OSError], *, in_workflow: bool = False) -> None:
         self._stream = stream
         self._passed_over = passed_over
+        self._in_workflow = in_workflow
 
     def write(self, text: str) -> int:
         try:
-            return self._stream.write(text)
+            self._stream.write(without_commands(text) if self._in_workflow else text)
+            return len(text)
         except self._passed_over:
             self._go_quiet()
             return len(text)
@@ -101,11 +105,21 @@ class Unbroken:
         return getattr(self._stream, name)
 
 
+def without_commands(text: str) -> str:
+    """The text with the two kinds of commands that GitHub's runner reads out of a log broken, by what nobody sees.
+
+    Progress and errors carry strangers' text: `::name::` and `##[name]` in it do nothing.
+    """
+    return re.sub(r":(?=:)|##(?=\[)", rf"\g<0>{JOINER}", text)
+
+
 @contextmanager
 def unbroken_streams() -> Iterator[None]:
     """Within it no reader who has gone ends anything; nor does whatever else befalls standard error."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _unbroken(sys.stdout, BrokenPipeError), _unbroken(sys.stderr, OSError)
+    in_workflow = os.environ.get("GITHUB_ACTIONS") == "true"
+    sys.stdout = _unbroken(sys.stdout, BrokenPipeError)
+    sys.stderr = _unbroken(sys.stderr, OSError, in_workflow=in_workflow)
     try:
         yield
     finally:
@@ -115,6 +129,6 @@ def unbroken_streams() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-def _unbroken(stream: TextIO | None, passed_over: type[OSError]) -> TextIO:
+def _unbroken(stream: TextIO | None, passed_over: type[OSError], *, in_workflow: bool = False) -> TextIO:
     """None for a stream that was closed from the start."""
-    return cast(TextIO, stream and Unbroken(stream, passed_over))
+    return cast(TextIO, stream and Unbroken(stream, passed_over, in_workflow=in_workflow))

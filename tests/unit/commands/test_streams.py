@@ -141,3 +141,20 @@ def test_the_streams_are_what_they_were_afterwards() -> None:
     with unbroken_streams():
         assert sys.stdout.encoding == before[0].encoding
     assert (sys.stdout, sys.stderr) == before
+
+
+@pytest.mark.parametrize("line", ["::set-output name=x::y", "  ::add-path::/tmp", "log ##[add-path]/tmp", "::::stop::"])
+@pytest.mark.parametrize("begin", ["", "12:00:00  "])
+def test_no_line_on_standard_error_is_a_command_to_the_runner(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], line: str, begin: str
+) -> None:
+    """As progress and errors say it; standard output, which other programs read, stays as it is."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    with unbroken_streams():
+        print(begin + line, file=sys.stderr)
+        print(line)
+    said = capfd.readouterr()
+    assert "::" not in said.err
+    assert "##[" not in said.err
+    assert said.err.replace("\u2060", "") == f"{begin}{line}\n"
+    assert said.out == f"{line}\n"
