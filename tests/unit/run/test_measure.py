@@ -262,9 +262,12 @@ def test_a_run_with_a_pair_to_measure_goes_on(tmp_path: Path, launches: int) -> 
 
 
 @pytest.mark.parametrize(("launches", "recipe"), [(7, "eagle3"), (8, None)])
-def test_a_calibration_is_measured_once_all_its_pairs_are(tmp_path: Path, launches: int, recipe: str | None) -> None:
+@pytest.mark.parametrize("kind", ["calibration", "exact"])
+def test_all_pairs_of_a_calibration_and_of_a_searchs_step_are_measured(
+    tmp_path: Path, launches: int, recipe: str | None, kind: str
+) -> None:
     """Two pairs of each recipe, whatever the judge would say."""
-    plan = a_plan(calibration=True, limits=dataclasses.replace(a_plan().limits, max_pairs=2))
+    plan = a_plan(**{kind: True}, limits=dataclasses.replace(a_plan().limits, max_pairs=2))
     with a_journal(tmp_path, plan) as journal:
         bench = TableBench(journal, slower_by(0.3))
         killed_after(bench, launches)
