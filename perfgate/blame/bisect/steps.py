@@ -136,6 +136,8 @@ def _read(out: Path, asked: Asked) -> Told:
     )
     if result.verdict in (r.Verdict.BUILD_FAILED, r.Verdict.BENCH_FAILED) and result.failed_side is not None:
         return replace(common, broken=result.failed_side)
+    if result.verdict is r.Verdict.SKIPPED:  # what lies between was taken back: both serve the same
+        return replace(common, slowdown=0.0)
     if result.verdict is r.Verdict.ENVIRONMENT or len(launches) != 2:
         return common
     slowdowns = _slowdowns(launches["base"].values, launches["head"].values)

@@ -44,6 +44,7 @@ class Box:
         self.pairs: list[tuple[str, str]] = []
         self.bad: set[str] = set()
         self.disturbed = 0
+        self.alike: set[tuple[str, str]] = set()
         self.stop_after: int | None = None
 
     def __call__(self, request: GateRequest, progress: Progress) -> GateOutcome:
@@ -69,6 +70,8 @@ class Box:
         broken = next((side for side, sha in ((r.Side.BASE, base), (r.Side.HEAD, head)) if sha in self.bad), None)
         if broken is not None:
             return replace(common, verdict=r.Verdict.BUILD_FAILED, failed_side=broken, reason="it does not build")
+        if (base, head) in self.alike:
+            return replace(common, verdict=r.Verdict.SKIPPED, cost=r.Cost(launches=0, gpu_minutes=None, wall_s=1.0))
         if self.disturbed:
             self.disturbed -= 1
             return replace(common, verdict=r.Verdict.ENVIRONMENT, reason="the box moved")
@@ -197,6 +200,14 @@ def test_no_difference(hunt: Callable[[int], Hunt]) -> None:
     assert told.exit_code(found) is Exit.INCONCLUSIVE
     assert "do not differ" in " ".join(told.sentences(found))
     assert comment(found).startswith("**No culprit:**")
+
+
+def test_ends_that_serve_the_same_after_a_revert_do_not_differ(hunt: Callable[[int], Hunt]) -> None:
+    world = hunt(3)
+    world.box.alike = {(world.shas[0], world.shas[3])}
+    found = world.loop().go()
+    assert [one.kind for one in found.findings] == [Kind.SAME]
+    assert found.launches == 0
 
 
 def test_strangers_titles_are_only_text(hunt: Callable[[int], Hunt]) -> None:
