@@ -173,7 +173,7 @@ class Recipe(_Model):
 class Limits(_Model):
     """When measuring stops."""
 
-    max_pairs: int = Field(6, ge=1, le=24, description="of base and head launches, for each recipe")
+    max_pairs: int = Field(12, ge=1, le=24, description="of base and head launches, for each recipe")
     min_pairs_to_fail: int = Field(2, ge=1, le=6, description="a regression needs so many pairs that say so")
     minutes: float = Field(90, gt=0, description="of measuring, for the whole run")
     launch_stall_s: float = Field(600, gt=0, description="a launch without any sign of progress for so long has failed")

@@ -111,6 +111,7 @@ class MeasuredPair:
     base: Launch
     head: Launch
     question: Question
+    moved: float | None = None  # by how much the canary was slower beside head (log units); None: no canary
 
 
 @dataclass(frozen=True)
@@ -149,12 +150,22 @@ class RunFacts:
     def measured(self) -> tuple[MeasuredPair, ...]:
         """Every pair of two valid launches, whatever it answers."""
         return tuple(
-            MeasuredPair(self.plan.run_id, fact, *sides, self._question(fact.recipe, *sides))
+            MeasuredPair(
+                self.plan.run_id, fact, *sides, self._question(fact.recipe, *sides), box_moved(self._canaries, fact)
+            )
             for fact in self.facts
             if isinstance(fact, r.Pair)
             if all(name in self.launches and self.launches[name].valid for name in (fact.base, fact.head))
             for sides in [self.sides_of(fact)]
         )
+
+    @cached_property
+    def _canaries(self) -> Mapping[str, list[r.Canary]]:
+        beside: dict[str, list[r.Canary]] = {}
+        for fact in self.facts:
+            if isinstance(fact, r.Canary):
+                beside.setdefault(fact.launch, []).append(fact)
+        return beside
 
     @cached_property
     def counted(self) -> tuple[MeasuredPair, ...]:
@@ -203,6 +214,23 @@ class RunFacts:
             box=self.plan.box,
             fingerprint=fingerprint,
         )
+
+
+def box_moved(canaries: Mapping[str, Sequence[r.Canary]], pair: r.Pair) -> float | None:
+    """By how much the canary was slower beside head (log units), by the time that moved most; None without one."""
+    base, head = (_canary_times(canaries.get(name, ())) for name in (pair.base, pair.head))
+    both = base.keys() & head.keys()
+    return max((math.log(head[name] / base[name]) for name in both), key=abs, default=None)
+
+
+def _canary_times(canaries: Iterable[r.Canary]) -> dict[str, float]:
+    """Name of a time → the median of its readings. Clocks and links follow the load, and are judged elsewhere."""
+    found: dict[str, list[float]] = {}
+    for canary in canaries:
+        for name, readings in canary.readings.items():
+            if name.endswith(("_us", "_ms", "_s")) and not name.startswith("gpu"):
+                found.setdefault(name, []).extend(one for one in readings if math.isfinite(one) and one > 0)
+    return {name: statistics.median(readings) for name, readings in found.items() if readings}
 
 
 def fingerprint_of(doctor: r.Doctor) -> str:

@@ -36,7 +36,6 @@ from typing import NamedTuple
 
 from perfgate.judge.noise import Guess, Noise
 
-ORDER_SMALL = 0.1  # λ: variance of δ in units of σ²
 ORDER_LARGE = 25.0
 ORDER_LARGE_COST = 2.0  # nats, on top of what the determinant charges
 ALL_WINDOWS_UP_TO = 12  # pairs; with more, windows of fewer than half are left out
@@ -157,7 +156,7 @@ def _explanations(ordered: Sequence[PairDifference], noise: Noise) -> Iterator[E
             n = stop - start
             if n < shortest:
                 continue
-            for order, order_cost in window.orders():
+            for order, order_cost in window.orders(noise.order):
                 information, centre, residual = window.fit(order)
                 shared = order_cost + _cost_of_far_ends(slowdowns, start, stop, centre, noise.far)
                 for guess, known, bad in guesses:
@@ -185,10 +184,10 @@ class _Window:
         self.base_first += pair.order > 0
         self.head_first += pair.order < 0
 
-    def orders(self) -> Iterator[tuple[float, float]]:
+    def orders(self, small: float) -> Iterator[tuple[float, float]]:
         """λ, and what allowing it costs."""
         known = self.base_first + self.head_first
-        yield ORDER_SMALL, 0.5 * math.log1p(ORDER_SMALL * known)
+        yield small, 0.5 * math.log1p(small * known)
         if self.n >= 3 and self.base_first and self.head_first:
             yield ORDER_LARGE, 0.5 * math.log1p(ORDER_LARGE * known) + ORDER_LARGE_COST
 

@@ -75,6 +75,8 @@ def _with_noise_of(own: r.MetricPlan, fallback: r.MetricPlan) -> r.MetricPlan:
         prior_df=own.prior_df,
         prior_bad=own.prior_bad,
         prior_far=own.prior_far,
+        prior_order=own.prior_order,
+        prior_order_variance=own.prior_order_variance,
         prior_from=own.prior_from,
     )
 
@@ -83,8 +85,8 @@ def _judge(evidence: Evidence, plan: r.MetricPlan) -> JudgedMetric:
     measured = evidence.pairs(plan.recipe)
     missing = tuple(name for pair in measured for name in _without(pair, plan))
     pairs = tuple(_samples(pair, plan) for pair in measured if not _without(pair, plan))
-    if missing or not pairs:  # absent on one side is absent on both, for all pairs: half a metric compares nothing
-        return JudgedMetric(plan, (), None, missing if pairs else ())
+    if len(pairs) * 2 < len(measured) or not pairs:  # a launch that lacks it drops its pair; most of them, the metric
+        return JudgedMetric(plan, (), None, missing if pairs or len(measured) == 1 else ())
     limits = evidence.run.plan.limits
     policy = Policy(
         budget=plan.budget,
@@ -93,14 +95,16 @@ def _judge(evidence: Evidence, plan: r.MetricPlan) -> JudgedMetric:
         max_pairs=len(evidence.earlier_pairs(plan.recipe)) + limits.max_pairs,
         min_pairs_to_fail=limits.min_pairs_to_fail,
     )
-    return JudgedMetric(plan, pairs, replay(policy, prior_of(plan), pairs, r.METRICS[plan.metric].better))
+    return JudgedMetric(plan, pairs, replay(policy, prior_of(plan), pairs, r.METRICS[plan.metric].better), missing)
 
 
 def prior_of(plan: r.MetricPlan) -> Prior | None:
     """None: nothing is known of the noise."""
     if not plan.prior_sd or not plan.prior_df:
         return None
-    return Prior(plan.prior_sd, plan.prior_df, plan.prior_bad, plan.prior_far)
+    return Prior(
+        plan.prior_sd, plan.prior_df, plan.prior_bad, plan.prior_far, plan.prior_order, plan.prior_order_variance
+    )
 
 
 def _without(pair: MeasuredPair, plan: r.MetricPlan) -> tuple[str, ...]:
@@ -110,4 +114,4 @@ def _without(pair: MeasuredPair, plan: r.MetricPlan) -> tuple[str, ...]:
 
 def _samples(pair: MeasuredPair, plan: r.MetricPlan) -> PairSamples:
     base, head = (one.values(plan.metric, plan.concurrency) for one in (pair.base, pair.head))
-    return PairSamples.of(base, head, pair.fact.first)
+    return PairSamples.of(base, head, pair.fact.first, pair.moved)

@@ -12,6 +12,7 @@ from perfgate import records as r
 from perfgate.judge.evidence import Evidence, Launch, RunFacts
 from perfgate.judge.metrics import JudgedMetric
 from perfgate.judge.verdict import was_cancelled
+from perfgate.text import count
 
 MOST_RUNS_TOLD = 3  # the latest
 CONFINED_SHARE = 0.5  # a kind counts as hit alone when the others lost less than this share of its loss
@@ -157,6 +158,14 @@ def _speeds_by_kind(launch: Launch, concurrency: int) -> dict[str, float]:
 def _absent_metrics(evidence: Evidence, judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
     notices = []
     for one in judged:
+        if one.decision is not None and one.missing_in:
+            lacking = ", ".join(one.missing_in[:3]) + (" …" if len(one.missing_in) > 3 else "")
+            text = (
+                f"{one.name} is missing in {lacking}: it is judged on the {count(len(one.pairs), 'pair')} of"
+                f" {len(evidence.pairs(one.plan.recipe))} that have it."
+            )
+            data = {"recipe": one.plan.recipe, "metric": one.plan.metric, "missing_in": list(one.missing_in)}
+            notices.append(r.Notice(code="pairs_without_metric", text=text, data=data))
         if one.plan.fallback and one.decision is None and evidence.pairs(one.plan.recipe):
             why = f"it is missing in {', '.join(one.missing_in[:3])}" if one.missing_in else "the probe found nothing"
             notices.append(

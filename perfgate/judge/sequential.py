@@ -20,13 +20,20 @@ from dataclasses import dataclass
 
 from perfgate.judge.caveats import caveats, drift_of
 from perfgate.judge.explain import Explanations, PairDifference, explain
-from perfgate.judge.noise import LOOSE, WIDE, noise_from
+from perfgate.judge.noise import LOOSE, WIDE, doubted, noise_from
 from perfgate.judge.values import Decision, JudgeInputError, PairSamples, Policy, Prior
 from perfgate.records import Better, Effect, MetricVerdict, Side
 
 INTERVAL_ERROR = 0.05
 UNKNOWN_NOISE_ALPHA = 1 / 15  # share of alpha that is left where nothing is known of the noise
-ALONE = 2.0  # SD: how far a single pair may lie on the fast side and still pass alone
+UNKNOWN_PAIRS_TO_FAIL = 4  # where nothing is known: launches of two modes make two pairs alike once in sixteen gates
+BEYOND_MODES = 0.3  # log units: launches of one build are not known to differ by that much
+AGREE = 0.5  # of the estimate: a pair that shows less does not say that there is such a loss
+UNKNOWN_AGREE = 0.9  # share of the pairs that must say so where nothing is known
+ALONE = 2.4  # SD: how far a single pair may lie on the fast side and still pass alone
+MOVED = 0.5  # of the budget: a box that moved by more between the launches of a pair lets it not pass alone
+FOUND = 1.2816  # standard errors between what is found in half and in nine of ten
+FARTHEST = 5.0  # log units: where looking for what could have been detected ends
 LUCK = 0.1  # standard errors: the first of several looks to be over the budget is over it by luck, too
 BAD_FOR_ALONE = 0.05  # share of bad pairs from which on a single pair never passes
 
@@ -61,7 +68,7 @@ def replay(
 
 def decide(policy: Policy, prior: Prior | None, pairs: Sequence[PairSamples], better: Better) -> Decision:
     """What all these pairs say. Depends on the pairs alone, not on earlier decisions."""
-    look = _Look.at(policy, prior, [difference_of(pair, better) for pair in pairs])
+    look = _Look.at(policy, prior, pairs, better)
     slowdown = look.explained.estimate()
     state = look.state(slowdown)
     low, high = look.interval(state, slowdown)
@@ -85,28 +92,46 @@ def difference_of(pair: PairSamples, better: Better) -> PairDifference:
     return PairDifference(turn * pair.difference, order)
 
 
+def _without_order(difference: PairDifference, prior: Prior | None) -> PairDifference:
+    """Without what the ledger knows that being the second launch costs."""
+    if prior is None or not prior.order:
+        return difference
+    return PairDifference(difference.slowdown - difference.order * prior.order, difference.order)
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """One look at the pairs. `wide` is for the interval: without a prior it assumes less about the noise."""
+    """One look at the pairs. `moved`: how far the box went between the launches of the first, beside what is known.
+
+    doubted: explained by somebody who trusts the ledger less, for a regression. wide: for the interval; without a prior
+    it assumes less about the noise.
+    """
 
     policy: Policy
     prior: Prior | None
     explained: Explanations
+    doubted: Explanations
     wide: Explanations
+    moved: float | None = None
 
     @classmethod
-    def at(cls, policy: Policy, prior: Prior | None, differences: Sequence[PairDifference]) -> _Look:
+    def at(cls, policy: Policy, prior: Prior | None, pairs: Sequence[PairSamples], better: Better) -> _Look:
+        differences = [_without_order(difference_of(pair, better), prior) for pair in pairs]
+        moved = pairs[0].moved
+        if moved is not None:
+            moved = abs(moved - differences[0].order * (prior.order if prior else 0.0))
         if prior is not None:
-            explained = explain(differences, noise_from(prior))
-            return cls(policy, prior, explained, explained)
-        return cls(policy, prior, explain(differences, LOOSE), explain(differences, WIDE))
+            doubting = explain(differences, doubted(prior, policy.budget))
+            return cls(policy, prior, explain(differences, noise_from(prior)), doubting, doubting, moved)
+        loose = explain(differences, LOOSE)
+        return cls(policy, prior, loose, loose, explain(differences, WIDE), moved)
 
     @property
     def alpha(self) -> float:
         return self.policy.alpha * (1.0 if self.prior else UNKNOWN_NOISE_ALPHA)
 
     def state(self, slowdown: float) -> MetricVerdict:
-        if self._over_budget(slowdown) and self._slower() and self._enough_agree():
+        if self._over_budget(slowdown) and self._slower() and self._enough_agree(slowdown):
             return MetricVerdict.REGRESSION
         if self._within_budget() and self._may_pass():
             return MetricVerdict.PASS
@@ -127,14 +152,25 @@ class _Look:
         return min(low, slowdown), max(high, slowdown)
 
     def detectable(self) -> float:
-        """The smallest slowdown that these pairs, scattered as they are, would have shown as a regression."""
-        best, noise = self.explained.best, self.explained.noise
-        nats = math.log(1 / self.alpha)
-        pairs = max(self._pairs, self.policy.min_pairs_to_fail)
-        reach = best.reach(nats) * math.sqrt(best.information / pairs)
-        missing = nats / pairs - noise.bad_cost  # what being far off must add to make bad pairs too dear
-        far = noise.far * math.exp(missing / 2) if missing > 0 else 0.0
-        return max(self.policy.budget, reach, far)
+        """The smallest slowdown that so many pairs, scattered as they are, show as a regression in nine of ten.
+
+        Explanations do not depend on where zero is, so moving the pairs is moving the edge. Where fewer are at hand
+        than a regression needs, as if each had come again.
+        """
+        needed = self._pairs_to_fail(self.policy.budget)
+        seen = self.doubted
+        if self._pairs < needed:
+            again = seen.differences * -(-needed // self._pairs)
+            seen = explain(again[:needed], seen.noise)
+        error, estimate, nats = seen.best.standard_error, seen.estimate(), math.log(1 / self.alpha)
+        low, high = self.policy.budget + LUCK * error, FARTHEST
+        while high - low > 1e-4:
+            middle = (low + high) / 2
+            if seen.against_at_most(estimate - middle) >= nats:
+                high = middle
+            else:
+                low = middle
+        return high + FOUND * error
 
     @property
     def _pairs(self) -> int:
@@ -144,25 +180,35 @@ class _Look:
         return slowdown >= self.policy.budget + LUCK * self.explained.best.standard_error
 
     def _slower(self) -> bool:
-        return self.explained.against_at_most(0.0) >= math.log(1 / self.alpha)
+        return self.doubted.against_at_most(0.0) >= math.log(1 / self.alpha)
 
-    def _enough_agree(self) -> bool:
-        agree = sum(difference.slowdown > 0 for difference in self.explained.differences)
-        return agree >= self.policy.min_pairs_to_fail
+    def _enough_agree(self, slowdown: float) -> bool:
+        agree = sum(difference.slowdown >= AGREE * slowdown for difference in self.explained.differences)
+        if self.prior is None and agree < UNKNOWN_AGREE * self._pairs:
+            return False
+        return agree >= self._pairs_to_fail(slowdown)
+
+    def _pairs_to_fail(self, slowdown: float) -> int:
+        """More where nothing is known: launches of one build that come in two modes look like a loss at first."""
+        known = self.prior is not None or slowdown >= BEYOND_MODES
+        return max(self.policy.min_pairs_to_fail, 1 if known else UNKNOWN_PAIRS_TO_FAIL)
 
     def _within_budget(self) -> bool:
         return self.explained.against_at_least(self.policy.budget) >= math.log(1 / self.policy.beta)
 
     def _may_pass(self) -> bool:
-        """A pair alone passes only where noise is known, bad launches are rare and it looks like no change.
+        """A pair alone passes only where noise is known, bad launches are rare, the box stood, and nothing changed.
 
-        A single bad launch of base would do for a pass otherwise.
+        A single launch of base that is bad or was taken on a slower box would do for a pass otherwise.
         """
         if self._pairs > 1:
             return True
         if self.prior is None or self.prior.bad > BAD_FOR_ALONE:
             return False
-        return self.explained.differences[0].slowdown >= -ALONE * self.prior.sd
+        if self.moved is not None and self.moved > MOVED * self.policy.budget:
+            return False
+        reach = ALONE * self.prior.sd * math.sqrt(1 + self.prior.order_variance)
+        return self.explained.differences[0].slowdown >= -reach
 
 
 def _effect(state: MetricVerdict, low: float, high: float) -> Effect:

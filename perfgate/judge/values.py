@@ -24,7 +24,7 @@ class Policy:
     budget: float = 0.03
     alpha: float = 0.01
     beta: float = 0.05
-    max_pairs: int = 6
+    max_pairs: int = 12
     min_pairs_to_fail: int = 2
 
     def __post_init__(self) -> None:
@@ -45,12 +45,16 @@ class Prior:
     df: how much that is worth, in pairs.
     bad: share of pairs with a launch that came out far off; 0 where none was seen.
     far: how far off those were (log units); None where none was seen.
+    order: what being the second launch of a pair costs (log units, + = slower); 0 where that was not seen for sure.
+    order_variance: of that effect, in units of sd².
     """
 
     sd: float
     df: float
     bad: float = 0.0
     far: float | None = None
+    order: float = 0.0
+    order_variance: float = 0.0
 
     def __post_init__(self) -> None:
         positive = (("sd", self.sd), ("df", self.df), ("far", 1.0 if self.far is None else self.far))
@@ -72,18 +76,24 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class PairSamples:
-    """The samples of one base and one head launch next to each other, in the metric's own unit."""
+    """The samples of one base and one head launch next to each other, in the metric's own unit.
+
+    moved: by how much the canary was slower beside head than beside base (log units); None where nothing says.
+    """
 
     base: tuple[float, ...]
     head: tuple[float, ...]
     first: Side | None = None
+    moved: float | None = None
 
     @classmethod
-    def of(cls, base: Sequence[float], head: Sequence[float], first: Side | None = None) -> PairSamples:
+    def of(
+        cls, base: Sequence[float], head: Sequence[float], first: Side | None = None, moved: float | None = None
+    ) -> PairSamples:
         """Check the numbers and keep them. Raises JudgeInputError with the side and the reason."""
         if first is not None and first not in tuple(Side):
             raise JudgeInputError(f"first must be 'base', 'head' or None, not {first!r}")
-        return cls(_checked(base, Side.BASE), _checked(head, Side.HEAD), first)
+        return cls(_checked(base, Side.BASE), _checked(head, Side.HEAD), first, moved)
 
     @property
     def difference(self) -> float:
@@ -96,7 +106,7 @@ class Decision:
     """What the pairs so far say of one metric. All slowdowns are log differences, + = head is slower.
 
     low, high: 95 % interval, valid although the judge looks after each pair.
-    detectable: the smallest slowdown these pairs could have shown as a regression.
+    detectable: the smallest slowdown that so many pairs, scattered as these are, show as a regression in nine of ten.
     """
 
     state: MetricVerdict

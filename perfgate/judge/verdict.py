@@ -18,6 +18,7 @@ from perfgate.errors import Exit
 from perfgate.judge.metrics import JudgedMetric
 from perfgate.records import Better, MetricVerdict, Side, Verdict
 
+LACKING_PAIRS = 3  # of a recipe whose gated metric is missing in a launch: was it that launch alone?
 EXCUSE = 0.5  # a shift of the box smaller than this share of the measured loss does not excuse it
 
 EXIT_CODES: Mapping[Verdict, Exit] = {
@@ -160,8 +161,13 @@ def _wanted(
     undecided = {
         gated.plan.recipe for gated in metrics if gated.state in (MetricVerdict.CONTINUE, MetricVerdict.INCONCLUSIVE)
     }
+    lacking = {gated.plan.recipe for gated in metrics if gated.state is None and gated.missing_in}
     return [
-        recipe for recipe in progress if recipe.pairs == 0 or (recipe.recipe in undecided and recipe.pairs < max_pairs)
+        recipe
+        for recipe in progress
+        if recipe.pairs == 0
+        or (recipe.recipe in undecided and recipe.pairs < max_pairs)
+        or (recipe.recipe in lacking and recipe.pairs < min(LACKING_PAIRS, max_pairs))
     ]
 
 

@@ -225,6 +225,8 @@ class MetricPlan:
     prior_df: float | None = None
     prior_bad: float = 0.0  # share of pairs with a launch far off
     prior_far: float | None = None  # how far off those were
+    prior_order: float = 0.0  # what being the second launch of a pair costs, + = slower
+    prior_order_variance: float = 0.0  # of that, in units of prior_sd²
     prior_from: str = ""  # in words: "ledger, 24 pairs", "configuration"
     fallback: str | None = None  # metric gated in its place where it is absent on both sides
 

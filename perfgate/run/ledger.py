@@ -14,20 +14,20 @@ import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 
-from perfgate.judge.noise import learn
+from perfgate.judge.noise import learn, learn_order
 from perfgate.judge.power import Spread, sample_variance, spread_of
 from perfgate.judge.sequential import difference_of
 from perfgate.judge.values import JudgeInputError, PairSamples, Prior
-from perfgate.records import Better, Notice
+from perfgate.records import Better, Notice, Side
 
 LEDGER_FILE = "ledger.sqlite3"
-VERSION = 1
+VERSION = 2
 OLDEST = timedelta(days=90)  # drivers, firmware and dust change a box
 LATEST_PAIRS = 200
 ENOUGH_PAIRS = 5  # fewer say less than the judge's own guess
@@ -49,6 +49,7 @@ CREATE TABLE IF NOT EXISTS pairs (
     difference REAL NOT NULL,
     sample_variance REAL,
     samples REAL,
+    base_first INTEGER,
     PRIMARY KEY (run, recipe, metric, concurrency, number)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_key ON pairs (recipe, metric, concurrency, workload, box, time);
@@ -93,6 +94,7 @@ class LedgerPair:
     difference: float
     sample_variance: float | None = None
     samples: float = 1.0
+    base_first: bool | None = None
 
     @classmethod
     def of(
@@ -109,6 +111,7 @@ class LedgerPair:
             difference=difference_of(pair, better).slowdown,
             sample_variance=sample_variance(launches),
             samples=(len(pair.base) + len(pair.head)) / 2,
+            base_first=None if pair.first is None else pair.first is Side.BASE,
         )
 
 
@@ -135,7 +138,7 @@ class Ledger:
         rows = [_row(pair) for pair in pairs]
         try:
             with self._open(write=True) as connection:
-                connection.executemany(f"INSERT OR IGNORE INTO pairs VALUES ({', '.join('?' * 13)})", rows)
+                connection.executemany(f"INSERT OR IGNORE INTO pairs VALUES ({', '.join('?' * 14)})", rows)
         except (sqlite3.Error, OSError) as error:
             return (_unusable(self.path, error),)
         return ()
@@ -145,8 +148,9 @@ class Ledger:
         now = now or datetime.now(UTC)
         try:
             with self._open(write=False) as connection:
+                order = "base_first" if _knows_orders(connection) else "NULL"
                 rows = connection.execute(
-                    "SELECT time, kind, run, fingerprint, difference, sample_variance, samples FROM pairs"
+                    f"SELECT time, kind, run, fingerprint, difference, sample_variance, samples, {order} FROM pairs"
                     " WHERE recipe = ? AND metric = ? AND concurrency = ? AND workload = ? AND box = ?"
                     " AND kind IN (?, ?) ORDER BY time DESC, run, number LIMIT ?",
                     (*astuple(key)[:5], *LEARNED_FROM, 10 * LATEST_PAIRS),
@@ -177,11 +181,17 @@ class Ledger:
             connection.execute("BEGIN IMMEDIATE")  # the version is settled before another process looks at it
             for statement in SCHEMA.split(";"):
                 connection.execute(statement)
+            if not _knows_orders(connection):  # written by version 1
+                connection.execute("ALTER TABLE pairs ADD COLUMN base_first INTEGER")
             connection.execute(f"PRAGMA user_version = {VERSION}")
             yield connection
             connection.execute("COMMIT")
         finally:
             connection.close()  # what was not committed is rolled back
+
+
+def _knows_orders(connection: sqlite3.Connection) -> bool:
+    return any(name == "base_first" for _, name, *_ in connection.execute("PRAGMA table_info(pairs)"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,19 +203,27 @@ class _Found:
     difference: float
     sample_variance: float | None
     samples: float | None
+    base_first: int | None = None
+
+    @property
+    def order(self) -> int:
+        """+1 where base was first, −1 head, 0 not known."""
+        return 0 if self.base_first is None else 1 if self.base_first else -1
 
 
 def _known(key: LedgerKey, found: Sequence[_Found], now: datetime) -> Known:
     ours = [pair for pair in found if pair.fingerprint == key.fingerprint]
     fresh = [pair for pair in ours if now - pair.time <= OLDEST][:LATEST_PAIRS]
     warnings = (*_left_out(len(ours) - len(fresh), "old"), *_left_out(len(found) - len(ours), "foreign"))
-    values = _noise(fresh)
+    effect = learn_order([pair.difference * pair.order for pair in fresh if pair.kind is PairKind.SAME and pair.order])
+    values = _noise([replace(pair, difference=pair.difference - pair.order * effect) for pair in fresh])
     if len(values) < ENOUGH_PAIRS:
         had = f"{len(fresh)} pairs of the same code" if fresh else "no pairs of the same code"
         return Known(None, f"the ledger holds {had}, {ENOUGH_PAIRS} are needed", len(fresh), warnings=warnings)
     prior = learn(values)
     assert prior is not None
-    capped = Prior(prior.sd, min(prior.df, DF_AT_MOST), prior.bad, prior.far)
+    of_order = (effect, 1 / len(values)) if effect else (0.0, 0.0)
+    capped = Prior(prior.sd, min(prior.df, DF_AT_MOST), prior.bad, prior.far, *of_order)
     since = min(pair.time for pair in fresh).date().isoformat()
     spread, samples = _spread(capped.sd, fresh)
     return Known(capped, f"ledger, {len(fresh)} pairs since {since}", len(fresh), spread, samples, warnings)
@@ -280,4 +298,5 @@ def _row(pair: LedgerPair) -> tuple[str | int | float | None, ...]:
         pair.difference,
         pair.sample_variance,
         pair.samples,
+        pair.base_first,
     )

@@ -95,6 +95,8 @@ def _with_noise(metric: r.MetricPlan, known: Known, samples: int) -> r.MetricPla
         prior_df=prior.df,
         prior_bad=prior.bad,
         prior_far=prior.far,
+        prior_order=prior.order,
+        prior_order_variance=prior.order_variance,
         prior_from=known.how,
     )
 

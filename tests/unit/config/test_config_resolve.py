@@ -99,7 +99,7 @@ def test_defaults_suit_eight_gpus() -> None:
     )
     assert not baseline.speculative
     assert eagle3.speculative
-    assert (config.limits.max_pairs, config.limits.minutes) == (6, 90)
+    assert (config.limits.max_pairs, config.limits.minutes) == (12, 90)
 
 
 def test_gated_by_default_are_tok_s_and_one_time_of_each_recipe() -> None:

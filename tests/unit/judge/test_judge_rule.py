@@ -129,7 +129,7 @@ def test_a_decision_may_change_with_more_pairs() -> None:
 
 
 def test_max_pairs_ends_in_inconclusive_with_what_could_have_been_seen() -> None:
-    decision = judged([0.02, 0.025, 0.018, 0.03, 0.022, 0.026], Prior(0.02, 10))
+    decision = judged([0.02, 0.025, 0.018, 0.03, 0.022, 0.026], Prior(0.02, 10), Policy(max_pairs=6))
     assert decision.state is MetricVerdict.INCONCLUSIVE
     assert decision.effect in (Effect.UNKNOWN, Effect.SLOWER)
     assert 0.03 <= decision.detectable < 0.06
