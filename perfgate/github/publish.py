@@ -17,9 +17,9 @@ from perfgate.github import words
 from perfgate.github.artifact import ArtifactError, ArtifactMissing, read_artifact
 from perfgate.github.client import Client, GithubError, Patience
 from perfgate.github.comment import opened_id
-from perfgate.github.decide import CheckWord, Decision, Outcome, on_outcome
 from perfgate.github.gather import Past, gather_past
 from perfgate.github.job import Job, job_of
+from perfgate.github.outcome import CheckWord, Decision, Outcome, on_outcome
 from perfgate.github.request import Request, request_from_line
 from perfgate.github.say import close_check, say
 from perfgate.records import Result

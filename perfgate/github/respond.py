@@ -18,6 +18,7 @@ from perfgate.github.commits import Comparison
 from perfgate.github.events import CommentEvent, DispatchEvent, Event, MergeGroupEvent, PullEvent, read_event
 from perfgate.github.gather import Known, gather, gather_refs, read_comparison
 from perfgate.github.job import Job, job_of
+from perfgate.github.outcome import Decision
 from perfgate.github.say import reply, say
 
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]{0,200}")
@@ -66,7 +67,7 @@ def _carry_out(
     job: Job,
     client: Client,
     known: Known,
-    decision: decide.Decision | decide.Measure,
+    decision: Decision | decide.Measure,
     event: CommentEvent | None = None,
 ) -> None:
     if isinstance(decision, decide.Measure):

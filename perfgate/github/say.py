@@ -12,10 +12,10 @@ from contextlib import contextmanager, suppress
 from perfgate.github import words
 from perfgate.github.client import Client, GithubError
 from perfgate.github.comment import MARKER, Own, Text, assemble, room_for_report, without_next_step
-from perfgate.github.decide import CheckWord, CommentWord, Decision, check_details
 from perfgate.github.events import CommentEvent
 from perfgate.github.gather import find_own
 from perfgate.github.job import Job
+from perfgate.github.outcome import CheckWord, CommentWord, Decision, check_details
 from perfgate.report.escape import plain
 
 

@@ -195,7 +195,7 @@ def test_a_hostile_fork_reaches_nothing(play: Theatre, box: Box, kind: Isolation
     on_start = ATTACKS.replace("STATE", repr(str(box.state))).replace("RUNNER", repr(str(runner)))
     pull = change(play, Behaviour(token_ms=2.6, on_start=on_start), fork=True, author="stranger")
     play.stage.person("maintainer", "write")
-    ran = play.say(pull, "maintainer", f"/perfgate run {pull.head[:7]}")
+    ran = play.say(pull, "maintainer", f"/perfgate run {pull.head}")
 
     logs = {path: text for path, text in box.logs().items() if path not in before}
     told = [line for text in logs.values() for line in text.splitlines() if line.startswith("ATTACK")]
@@ -218,7 +218,7 @@ def test_without_isolation_forks_are_refused(play: Theatre, box: Box) -> None:
     play.stage.person("maintainer", "write")
     pull = change(play, Behaviour(on_start="print('ATTACK')"), fork=True, author="stranger")
     launched = set(box.logs())
-    play.say(pull, "maintainer", f"/perfgate run {pull.head[:7]}")
+    play.say(pull, "maintainer", f"/perfgate run {pull.head}")
     assert play.stage.check(pull.head)["conclusion"] == "neutral"
     assert "forks are refused" in play.stage.sticky(pull).body
     assert set(box.logs()) == launched
