@@ -11,12 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from perfgate.judge import Judge, PairSamples, Policy, Prior, replay
+from perfgate.judge import Judge, NoisePrior, PairSamples, Policy, replay
 
 LIMIT_MS = 50.0
 PRIORS = {
-    "prior": Prior(0.01, 10),
-    "prior with bad launches": Prior(0.005, 20, bad=0.15, far=0.06),
+    "prior": NoisePrior(0.01, 10),
+    "prior with bad launches": NoisePrior(0.005, 20, bad=0.15, far=0.06),
     "no prior": None,
 }
 
@@ -41,7 +41,7 @@ def best_ms(work: Callable[[], object], repeats: int = 20) -> float:
     return 1000 * min(times)
 
 
-def every_look(policy: Policy, prior: Prior | None, pairs: list[PairSamples]) -> None:
+def every_look(policy: Policy, prior: NoisePrior | None, pairs: list[PairSamples]) -> None:
     judge = Judge(policy, prior)
     for pair in pairs:
         judge.add(base=pair.base, head=pair.head, first=pair.first)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from perfgate.judge import Judge, Policy, Prior
+from perfgate.judge import Judge, NoisePrior, Policy
 from perfgate.judge.noise import learn
 from perfgate.records import MetricVerdict
 
@@ -71,7 +71,7 @@ class Run:
     base: Numbers
     head: Numbers
     pair_sd: float  # the truth, for the limit alone
-    prior: Prior | None  # what a ledger of ten pairs knows, for the judge alone
+    prior: NoisePrior | None  # what a ledger of ten pairs knows, for the judge alone
 
     @property
     def differences(self) -> Numbers:
@@ -194,7 +194,7 @@ def runs_of(world: World, slowdown: float, count: int, seed: int) -> Iterator[Ru
         head = world.launches(generator, MOST_PAIRS, slowdown)
         ledger = [world.launches(generator, 10, 0.0) for _ in range(2)]
         differences = np.median(ledger[0], axis=1) - np.median(ledger[1], axis=1)
-        yield Run(base, head, world.pair_sd, learn(list(differences)) if world.bad else Prior(world.pair_sd, 10))
+        yield Run(base, head, world.pair_sd, learn(list(differences)) if world.bad else NoisePrior(world.pair_sd, 10))
 
 
 def _mean(values: Iterator[bool] | Iterator[int]) -> float:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfgate.judge import Policy, PowerRow, Prior, power
+from perfgate.judge import NoisePrior, Policy, PowerRow, power
 
 PICTURE = Path(__file__).parents[1] / "docs" / "power.svg"
 SDS = (0.003, 0.01, 0.02)
@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=1000)
     runs = parser.parse_args().runs
-    tables = {sd: power(Policy(), Prior(sd, 10), SLOWDOWNS, runs=runs, seed=1) for sd in SDS}
+    tables = {sd: power(Policy(), NoisePrior(sd, 10), SLOWDOWNS, runs=runs, seed=1) for sd in SDS}
     PICTURE.write_text(picture(tables))
     print("| true slowdown | " + " | ".join(f"pair SD {100 * sd:g} %" for sd in SDS) + " |")
     print("|---|" + "---|" * len(SDS))

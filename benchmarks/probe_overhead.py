@@ -28,7 +28,7 @@ from scipy.stats import t as student
 
 from perfgate.cpu.environment import prepare
 from perfgate.probe.inside.hooks import _timed
-from perfgate.probe.inside.journal import Journal
+from perfgate.probe.inside.journal import ProbeJournal
 from perfgate.probe.inside.timers import Clock, CudaClock, HostClock, Timers
 from tests.integration.probe.serving import Server, serving
 
@@ -64,7 +64,7 @@ def report_cycle() -> None:
     ]
     for name, clock, on in rows:
         with tempfile.TemporaryDirectory() as directory:
-            timers = Timers(lambda _worker, clock=clock: clock, Journal(directory, 2**30).add, print)
+            timers = Timers(lambda _worker, clock=clock: clock, ProbeJournal(directory, 2**30).add, print)
             timers.on = on
             cost = cost_of(cycle_of(lambda function, phase, timers=timers: _timed(function, phase, timers)))
         print(f"{name:33s} {cost - bare:7.2f} µs per cycle more")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from perfgate import records as r
 from perfgate.conditions.fingerprint import Cause, Finding
-from perfgate.conditions.shift import CLOCK, CanaryReading, Shift, canary_readings, judge_shift, prior_of
+from perfgate.conditions.shift import CLOCK, CanarySeries, Shift, canary_readings, judge_shift, prior_of
 from perfgate.config.model import BoxRule, EnvironmentRules
 from perfgate.judge.evidence import RunFacts
 
@@ -32,7 +32,7 @@ def canary_results(
     return [*findings, *_links(run)], tuple(results)
 
 
-def _result(reading: CanaryReading, shift: Shift) -> r.CanaryResult:
+def _result(reading: CanarySeries, shift: Shift) -> r.CanaryResult:
     unit = UNITS.get(reading.name.rpartition("_")[2], "")
     numbers = f"{_named(reading.name)} {_number(reading.base)} → {_number(reading.head)} {unit}".rstrip()
     if shift.moved:
@@ -52,7 +52,7 @@ def _result(reading: CanaryReading, shift: Shift) -> r.CanaryResult:
     )
 
 
-def _moved(run: RunFacts, reading: CanaryReading, shift: Shift, rule: BoxRule, result: r.CanaryResult) -> Finding:
+def _moved(run: RunFacts, reading: CanarySeries, shift: Shift, rule: BoxRule, result: r.CanaryResult) -> Finding:
     what = f"under the same load GPU {_slowest_gpu(run)}'s clock" if rule == "clock" else _named(reading.name)
     base, head = (f"{_number(value)} {result.unit}" for value in (reading.base, reading.head))
     return Finding(

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from perfgate import records as r
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.sequential import replay
-from perfgate.judge.values import Decision, PairSamples, Policy, Prior
+from perfgate.judge.values import Decision, NoisePrior, PairSamples, Policy
 from perfgate.records import Better, MetricVerdict
 
 ALPHA = 0.001  # of a box that moved although it did not, all things looked at together
 BETA = 0.05
 LEAST_SD, PRIOR_DF = 0.01, 3.0
 PAIRS_TO_MOVE = 2  # a single pair never calls the box moved
-WAITING_PRIOR = Prior(sd=LEAST_SD, df=PRIOR_DF)
+WAITING_PRIOR = NoisePrior(sd=LEAST_SD, df=PRIOR_DF)
 CLOCK = "sm_clock_mhz"
 
 Readings = Mapping[str, tuple[float, ...]]
@@ -40,7 +40,7 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class CanaryReading:
+class CanarySeries:
     """One of the canary's readings over a run: next to each pair's launches, and before against after.
 
     `pairs` and `within` hold times; of a clock they hold its cycle, so that more is slower everywhere.
@@ -53,7 +53,7 @@ class CanaryReading:
     within: tuple[float, ...]  # log(after / before) of each launch
 
 
-def canary_readings(run: RunFacts) -> Iterator[CanaryReading]:
+def canary_readings(run: RunFacts) -> Iterator[CanarySeries]:
     """Every reading that stands next to both launches of at least one pair."""
     around: dict[str, dict[str, Readings]] = {}
     for fact in run.facts:
@@ -74,7 +74,7 @@ def with_lowest_clock(readings: Readings) -> Readings:
     return {**others, CLOCK: (min(good),)} if good else others
 
 
-def _reading(run: RunFacts, name: str, around: Mapping[str, Mapping[str, Readings]]) -> CanaryReading | None:
+def _reading(run: RunFacts, name: str, around: Mapping[str, Mapping[str, Readings]]) -> CanarySeries | None:
     values = {
         launch: [_time(name, value) for readings in both.values() for value in _good(readings.get(name, ()))]
         for launch, both in around.items()
@@ -89,7 +89,7 @@ def _reading(run: RunFacts, name: str, around: Mapping[str, Mapping[str, Reading
             before, after = (_good(around[launch].get(when, {}).get(name, ())) for when in ("before", "after"))
             if before and after:
                 within.append(math.log(statistics.median(after) / statistics.median(before)))  # its sign is not used
-    return CanaryReading(
+    return CanarySeries(
         name=name,
         pairs=pairs,
         base=_time(name, _middle([pair.base for pair in pairs])),
@@ -111,7 +111,7 @@ def _middle(sides: Sequence[Sequence[float]]) -> float:
     return math.exp(statistics.fmean(math.log(statistics.median(values)) for values in sides))
 
 
-def prior_of(within: Sequence[float], pairs: Sequence[PairSamples] = ()) -> Prior:
+def prior_of(within: Sequence[float], pairs: Sequence[PairSamples] = ()) -> NoisePrior:
     """Of a pair's difference, learned from the run itself; no difference between the sides goes into it.
 
     within: before/after differences w of single launches. One canary has variance w²/2 (both ends alike), a launch's
@@ -121,7 +121,7 @@ def prior_of(within: Sequence[float], pairs: Sequence[PairSamples] = ()) -> Prio
     """
     own = statistics.fmean(w * w / 2 for w in within) if within else 0.0
     spreads = [_variance([pair.base for pair in pairs]), _variance([pair.head for pair in pairs])]
-    return Prior(sd=max(LEAST_SD, math.sqrt(own), math.sqrt(sum(spreads))), df=PRIOR_DF)
+    return NoisePrior(sd=max(LEAST_SD, math.sqrt(own), math.sqrt(sum(spreads))), df=PRIOR_DF)
 
 
 def _variance(launches: Sequence[Sequence[float]]) -> float:
@@ -129,7 +129,7 @@ def _variance(launches: Sequence[Sequence[float]]) -> float:
     return statistics.variance(math.log(statistics.median(one)) for one in launches) if len(launches) > 1 else 0.0
 
 
-def judge_shift(pairs: Sequence[PairSamples], prior: Prior, tolerance: float, alpha: float) -> Shift | None:
+def judge_shift(pairs: Sequence[PairSamples], prior: NoisePrior, tolerance: float, alpha: float) -> Shift | None:
     """Both directions of one reading of which more is slower. None without pairs."""
     slower, faster = (_decide(pairs, prior, tolerance, alpha, better) for better in (Better.LOWER, Better.HIGHER))
     if slower is None or faster is None:
@@ -143,7 +143,7 @@ def judge_shift(pairs: Sequence[PairSamples], prior: Prior, tolerance: float, al
 
 
 def _decide(
-    pairs: Sequence[PairSamples], prior: Prior, tolerance: float, alpha: float, better: Better
+    pairs: Sequence[PairSamples], prior: NoisePrior, tolerance: float, alpha: float, better: Better
 ) -> Decision | None:
     policy = Policy(
         budget=tolerance, alpha=alpha, beta=BETA, max_pairs=max(1, len(pairs)), min_pairs_to_fail=PAIRS_TO_MOVE

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from perfgate.errors import PerfgateError
-from perfgate.github.request import Request
+from perfgate.github.request import Authorised
 from perfgate.records import Plan, Result
 from perfgate.records.files import FACTS_FILE, result_to_json
 from perfgate.run.conclude import judged
@@ -48,7 +48,7 @@ class ArtifactMissing(ArtifactError):
     """Nothing came back at all."""
 
 
-def read_artifact(place: Path, request: Request) -> Result:
+def read_artifact(place: Path, request: Authorised) -> Result:
     """The result that this request was for. ArtifactError where there is none, or one not to be trusted."""
     facts = read_facts_of(place)
     for data in facts.values():
@@ -181,7 +181,7 @@ def _bounded(data: bytes, most: int) -> bytes:
 # ------------------------------------------------------------------------------------------------ whose they are
 
 
-def _check_belongs(plan: Plan, result: Result, request: Request) -> None:
+def _check_belongs(plan: Plan, result: Result, request: Authorised) -> None:
     """That they speak of what was authorised, by this very run of the workflow, and of nothing else."""
     for side, have, want in (
         ("base", plan.base, (request.base, request.base_tree)),

@@ -20,7 +20,7 @@ from perfgate.config.model import BoxFile
 from perfgate.errors import Exit, PerfgateError
 from perfgate.github.commits import Origin, collect_garbage, fetch_commits
 from perfgate.github.job import Job, job_of
-from perfgate.github.request import Request, request_from_line
+from perfgate.github.request import Authorised, request_from_line
 from perfgate.host.public import public
 from perfgate.host.sandbox import Isolation
 from perfgate.host.trial import choose
@@ -63,7 +63,7 @@ def _copied(run: Path, about: BoxFile) -> Path:
         raise PerfgateError(f"no copy for the artifact: {error.strerror}", where=str(run)) from error
 
 
-def _gate(job: Job, request: Request, box: Path, about: BoxFile, token: str, progress: Progress) -> GateOutcome:
+def _gate(job: Job, request: Authorised, box: Path, about: BoxFile, token: str, progress: Progress) -> GateOutcome:
     runner = runner_folders(os.environ)
     if request.fork:
         check_isolated(choose(about.isolation, run_as=about.run_as).kind, runner)
@@ -93,7 +93,7 @@ def _open_to_all(folder: Path) -> bool:
     return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents) if path.exists())
 
 
-def fetched(job: Job, request: Request, store: Store, token: str) -> Path:
+def fetched(job: Job, request: Authorised, store: Store, token: str) -> Path:
     """The box's own copy of the repository, with the commits of the request in it; held until the store is closed."""
     name = re.sub(r"[^A-Za-z0-9.-]", "_", f"{job.server_url.partition('://')[2]}_{request.repository.lower()}")
     folder = store.use("repositories", f"{name}.git")
@@ -114,7 +114,7 @@ def runner_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
     return tuple(sorted(path for path in found if path != Path("/")))
 
 
-def gate_request(request: Request, repository: Path, box: Path, hidden: tuple[Path, ...]) -> GateRequest:
+def gate_request(request: Authorised, repository: Path, box: Path, hidden: tuple[Path, ...]) -> GateRequest:
     return GateRequest(
         repo=repository,
         base=request.base,

@@ -106,7 +106,7 @@ class Remark:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class CheckRun:
     """A check run of perfgate's name on a commit."""
 
     id: int
@@ -204,9 +204,9 @@ class Client:
     def remark(self, comment: int) -> Remark | None:
         return self._if_there(f"issues/comments/{comment}", "read a comment", "pull-requests: read", _remark)
 
-    def checks(self, sha: str) -> tuple[Check, ...]:
+    def checks(self, sha: str) -> tuple[CheckRun, ...]:
         """perfgate's check runs on a commit, newest first; those of every suite, not only the latest."""
-        found: list[Check] = []
+        found: list[CheckRun] = []
         for page in range(1, MOST_PAGES + 1):
             more = self._read(
                 f"commits/{sha}/check-runs",
@@ -252,11 +252,11 @@ class Client:
     def delete_comment(self, comment: int) -> None:
         self._write("DELETE", f"issues/comments/{comment}", None, "take the comment back", _PULLS)
 
-    def create_check(self, sha: str, external_id: str, details: Mapping[str, Any]) -> Check:
+    def create_check(self, sha: str, external_id: str, details: Mapping[str, Any]) -> CheckRun:
         """A new check run, made once for an external id (its first word)."""
         body = {"name": CHECK_NAME, "head_sha": sha, "external_id": external_id, **details}
 
-        def find() -> Check | None:
+        def find() -> CheckRun | None:
             name = external_id.split(" ")[0]
             return next((check for check in self.checks(sha) if check.external_id.split(" ")[0] == name), None)
 
@@ -440,9 +440,9 @@ def _remark(data: Any) -> Remark:
     )
 
 
-def _check(data: Any) -> Check:
+def _check(data: Any) -> CheckRun:
     ended = data.get("completed_at")
-    return Check(
+    return CheckRun(
         id=int(data["id"]),
         external_id=data.get("external_id") or "",
         status=str(data["status"]),

@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from perfgate.github.client import Check
+from perfgate.github.client import CheckRun
 from perfgate.github.events import FullSha, Login
 from perfgate.records import Verdict
 from perfgate.report.comment import COMMENT_LIMIT, length
@@ -271,19 +271,19 @@ def external_id(entry: Entry) -> str:
     return f"{opened_id(*entry.order)} {entry.word} {entry.measured or '-'} {base} {head}"
 
 
-def order_of(check: Check) -> tuple[int, int] | None:
+def order_of(check: CheckRun) -> tuple[int, int] | None:
     """Which request a check run is of; None for one of the same name that perfgate did not make."""
     match = _OPENED.match(check.external_id)
     return (int(match["run"]), int(match["attempt"])) if match else None
 
 
-def tells_a_loss(check: Check) -> bool:
+def tells_a_loss(check: CheckRun) -> bool:
     """Whether a failed check fails for a regression, found by itself or standing, and for nothing else."""
     match = _EXTERNAL.fullmatch(check.external_id)
     return match is not None and match["word"] not in (Verdict.BUILD_FAILED, Verdict.BENCH_FAILED)
 
 
-def remembered(state: State, checks: Iterable[Check], sha: str) -> State:
+def remembered(state: State, checks: Iterable[CheckRun], sha: str) -> State:
     """The state with the regressions that only check runs still remember."""
     for check in checks:
         match = _EXTERNAL.fullmatch(check.external_id)

@@ -28,7 +28,7 @@ from perfgate.github.events import CommentEvent, MergeGroupEvent, PullEvent
 from perfgate.github.gather import Known, Refs
 from perfgate.github.job import Job
 from perfgate.github.outcome import CheckWord, CommentWord, Decision, Outcome, settled
-from perfgate.github.request import Request
+from perfgate.github.request import Authorised
 from perfgate.records import Verdict
 from perfgate.report.headline import Headline
 
@@ -387,9 +387,9 @@ def _entry(job: Job, start: Measure) -> Entry:
     return Entry(run=job.run, attempt=job.attempt, at=now(), head=start.head, word="queued", comment=start.comment)
 
 
-def _request(job: Job, found: Comparison, config: Config, config_sha: str) -> Request:
+def _request(job: Job, found: Comparison, config: Config, config_sha: str) -> Authorised:
     minutes = config.limits.minutes + config.build.minutes + SLACK_MINUTES
-    return Request(
+    return Authorised(
         repository=job.repository,
         run=job.run,
         attempt=job.attempt,
@@ -404,7 +404,7 @@ def _request(job: Job, found: Comparison, config: Config, config_sha: str) -> Re
     )
 
 
-def _handed_over(request: Request) -> dict[str, str]:
+def _handed_over(request: Authorised) -> dict[str, str]:
     return {
         "measure": "true",
         "pr": str(request.pr or f"run-{request.run}"),

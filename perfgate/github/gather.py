@@ -14,12 +14,12 @@ from perfgate.config.model import Config
 from perfgate.config.places import CONFIG_PATH
 from perfgate.config.resolve import builtin, merge, problems_of
 from perfgate.errors import PerfgateError
-from perfgate.github.client import Check, Client, GithubError, Pull
+from perfgate.github.client import CheckRun, Client, GithubError, Pull
 from perfgate.github.comment import MARKER, Entry, Own, State, remembered
 from perfgate.github.commits import Comparison, Origin, compare
 from perfgate.github.events import CommentEvent, DispatchEvent, Person, PullEvent
 from perfgate.github.job import Job
-from perfgate.github.request import Request
+from perfgate.github.request import Authorised
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Past:
     """What perfgate said before, in its comment and in the checks of one head. Both remember, should one be gone."""
 
     own: Own = field(default_factory=Own)
-    checks: tuple[Check, ...] = ()
+    checks: tuple[CheckRun, ...] = ()
     head: str = ""
     unread: str = ""  # what of it could not be read
 
@@ -103,7 +103,7 @@ def gather_refs(job: Job, client: Client, event: DispatchEvent) -> Refs:
     )
 
 
-def gather_past(job: Job, client: Client, request: Request, number: int) -> tuple[Past, Pull | None]:
+def gather_past(job: Job, client: Client, request: Authorised, number: int) -> tuple[Past, Pull | None]:
     """For the last job, which has to say its word whatever cannot be read."""
     unread: list[str] = []
 
@@ -116,7 +116,7 @@ def gather_past(job: Job, client: Client, request: Request, number: int) -> tupl
 
     pull = tried(lambda: client.pull(number), None)
     missed = len(unread)  # without the head of now a verdict is a verdict all the same
-    none: tuple[Check, ...] = ()
+    none: tuple[CheckRun, ...] = ()
     checks = tried(lambda: client.checks(request.head), none)
     own = tried(lambda: find_own(job, client, number), Own())
     return Past(own=own, checks=checks, head=request.head, unread="; ".join(unread[missed:])), pull

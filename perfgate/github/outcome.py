@@ -25,7 +25,7 @@ from perfgate.github.comment import (
 )
 from perfgate.github.gather import Past
 from perfgate.github.job import Job, shorten
-from perfgate.github.request import Request
+from perfgate.github.request import Authorised
 from perfgate.records import Result, Side, Verdict
 from perfgate.report.comment import Links, length, render_comment
 from perfgate.report.headline import Headline, headline
@@ -121,7 +121,7 @@ def conclude(outcome: Outcome, fail_on: Collection[str] = ()) -> Conclusion:
 
 
 def on_outcome(
-    request: Request, outcome: Outcome, past: Past, job: Job, head_now: str | None, locked: bool
+    request: Authorised, outcome: Outcome, past: Past, job: Job, head_now: str | None, locked: bool
 ) -> Decision:
     """The last word on a request. Without a pull request the summary tells it, and how the job ends."""
     if request.pr is None:

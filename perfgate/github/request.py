@@ -17,7 +17,7 @@ RecipeName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$"
 Mutable = Literal["inconclusive", "environment", "bench_failed", "build_failed"]
 
 
-class Request(BaseModel):
+class Authorised(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     v: Literal[1] = 1
@@ -41,12 +41,12 @@ class Request(BaseModel):
         return self.model_dump_json(exclude_none=True)
 
 
-def request_from_line(line: str, repository: str) -> Request:
+def request_from_line(line: str, repository: str) -> Authorised:
     """The request of this workflow run; refused if it speaks of another repository."""
     if len(line) > 10_000:
         raise PerfgateError("too long", where="request")
     try:
-        request = Request.model_validate_json(line)
+        request = Authorised.model_validate_json(line)
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "request"

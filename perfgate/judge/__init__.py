@@ -15,7 +15,7 @@ What it believes:
   changed: each is allowed, each costs, and a verdict stands only if it survives the cheapest way to explain it away.
 - **Numbers carry their doubts.** A decision holds an interval, what could have been detected, and its warnings as data.
 
-    judge = Judge(Policy(budget=0.03), Prior(sd=0.01, df=10), better=Better.HIGHER)
+    judge = Judge(Policy(budget=0.03), NoisePrior(sd=0.01, df=10), better=Better.HIGHER)
     decision = judge.add(base=[88.1, 88.4], head=[82.7, 82.9], first=Side.BASE)
     decision.state, decision.slowdown, decision.low, decision.high
 
@@ -34,7 +34,7 @@ from perfgate.judge.metrics import JudgedMetric
 from perfgate.judge.noise import learn
 from perfgate.judge.power import PowerRow, detected_from, expected_pairs, power
 from perfgate.judge.sequential import Judge, decide, replay
-from perfgate.judge.values import Decision, Drift, JudgeInputError, PairSamples, Policy, Prior
+from perfgate.judge.values import Decision, Drift, JudgeInputError, NoisePrior, PairSamples, Policy
 from perfgate.judge.verdict import (
     Disturbance,
     Faults,
@@ -57,10 +57,10 @@ __all__ = [
     "JudgeInputError",
     "JudgedMetric",
     "NextStep",
+    "NoisePrior",
     "PairSamples",
     "Policy",
     "PowerRow",
-    "Prior",
     "Reading",
     "RecipeProgress",
     "RunFailure",

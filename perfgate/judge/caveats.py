@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from perfgate.judge.explain import Explanations, PairDifference
 from perfgate.judge.noise import LOOSE_SD, WIDE_DF, WIDE_SD
-from perfgate.judge.values import Drift, PairSamples, Policy, Prior
+from perfgate.judge.values import Drift, NoisePrior, PairSamples, Policy
 from perfgate.records import Notice
 
 DRIFT_ERROR = 0.05
@@ -37,7 +37,7 @@ def drift_of(explained: Explanations) -> Drift | None:
 
 
 def caveats(
-    explained: Explanations, prior: Prior | None, pairs: Sequence[PairSamples], policy: Policy
+    explained: Explanations, prior: NoisePrior | None, pairs: Sequence[PairSamples], policy: Policy
 ) -> tuple[Notice, ...]:
     """All of them on one look, the weightiest first."""
     return (
@@ -50,7 +50,7 @@ def caveats(
     )
 
 
-def _no_prior(prior: Prior | None) -> Iterator[Notice]:
+def _no_prior(prior: NoisePrior | None) -> Iterator[Notice]:
     if prior is None:
         yield Notice(
             "no_prior",
@@ -60,7 +60,7 @@ def _no_prior(prior: Prior | None) -> Iterator[Notice]:
         )
 
 
-def _spread_above_prior(explained: Explanations, prior: Prior | None) -> Iterator[Notice]:
+def _spread_above_prior(explained: Explanations, prior: NoisePrior | None) -> Iterator[Notice]:
     good = [explained.differences[number].slowdown for number in explained.good]
     if prior is None or len(good) < 3:
         return
@@ -111,7 +111,7 @@ def _one_order(differences: Sequence[PairDifference]) -> Iterator[Notice]:
         )
 
 
-def _samples_scatter(pairs: Sequence[PairSamples], prior: Prior | None) -> Iterator[Notice]:
+def _samples_scatter(pairs: Sequence[PairSamples], prior: NoisePrior | None) -> Iterator[Notice]:
     variances = [implied_variance(side) for pair in pairs for side in (pair.base, pair.head)]
     known = [variance for variance in variances if variance is not None]
     if not known:

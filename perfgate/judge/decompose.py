@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from perfgate.judge.noise import LOOSE_DF, LOOSE_SD
-from perfgate.judge.values import Decision, JudgeInputError, Prior
+from perfgate.judge.values import Decision, JudgeInputError, NoisePrior
 from perfgate.records import MetricVerdict
 
 Medians = Mapping[str, float | None]
@@ -69,7 +69,7 @@ class Split:
 
 
 def decompose(
-    pairs: Sequence[tuple[Medians, Medians]], slowdown: float | None = None, prior: Prior | None = None
+    pairs: Sequence[tuple[Medians, Medians]], slowdown: float | None = None, prior: NoisePrior | None = None
 ) -> Split | None:
     """Split the slowdown of tok/s over (base, head) launches. None where tok/s was not measured in each.
 
@@ -118,7 +118,7 @@ def _cycle(launch: Medians, accepts: bool) -> float:
 
 
 def _share(
-    name: str, pairs: Sequence[tuple[Medians, Medians]], values: Sequence[float], prior: Prior | None, left: float
+    name: str, pairs: Sequence[tuple[Medians, Medians]], values: Sequence[float], prior: NoisePrior | None, left: float
 ) -> Share:
     k = len(values)
     mean = math.fsum(values) / k

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from perfgate import records as r
 from perfgate.judge.evidence import Evidence, MeasuredPair
 from perfgate.judge.sequential import replay
-from perfgate.judge.values import Decision, PairSamples, Policy, Prior
+from perfgate.judge.values import Decision, NoisePrior, PairSamples, Policy
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,11 @@ def _judge(evidence: Evidence, plan: r.MetricPlan) -> JudgedMetric:
     return JudgedMetric(plan, pairs, replay(policy, prior_of(plan), pairs, r.METRICS[plan.metric].better), missing)
 
 
-def prior_of(plan: r.MetricPlan) -> Prior | None:
+def prior_of(plan: r.MetricPlan) -> NoisePrior | None:
     """None: nothing is known of the noise."""
     if not plan.prior_sd or not plan.prior_df:
         return None
-    return Prior(
+    return NoisePrior(
         plan.prior_sd, plan.prior_df, plan.prior_bad, plan.prior_far, plan.prior_order, plan.prior_order_variance
     )
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfgate.judge.values import JudgeInputError, Prior
+from perfgate.judge.values import JudgeInputError, NoisePrior
 
 SHARE_UNSEEN = 0.01  # bad pairs where the ledger saw none: rare, but never impossible
 FAR_AT_LEAST = 0.03  # log units: a bad launch is at least this far off before its distance itself tells
@@ -66,12 +66,12 @@ LOOSE = Noise((Guess(LOOSE_SD, LOOSE_DF),), far=3 * LOOSE_SD)
 WIDE = Noise((Guess(WIDE_SD, WIDE_DF),), far=3 * WIDE_SD)
 
 
-def noise_from(prior: Prior) -> Noise:
+def noise_from(prior: NoisePrior) -> Noise:
     """The ledger's guess, and a loose one for the case that the noise has changed since."""
     return _noise(prior, prior.df, SURPRISE, 2.0)
 
 
-def doubted(prior: Prior, budget: float) -> Noise:
+def doubted(prior: NoisePrior, budget: float) -> Noise:
     """The same for whoever asks for a regression: a ledger that is too quiet fails commits that changed nothing.
 
     Two pairs alone cannot tell a loss from a noise three times the ledger's, and this says so: they must lie beyond
@@ -84,7 +84,7 @@ def doubted(prior: Prior, budget: float) -> Noise:
     return _noise(prior, df, SURPRISE + (DOUBT - SURPRISE) * share, 2.0 + (DOUBTED_TIMES - 2.0) * share)
 
 
-def _noise(prior: Prior, df: float, surprise: float, times: float) -> Noise:
+def _noise(prior: NoisePrior, df: float, surprise: float, times: float) -> Noise:
     sd = max(prior.sd, LEAST_SD)
     return Noise(
         guesses=(
@@ -110,7 +110,7 @@ def learn_order(turned: Sequence[float]) -> float:
     return mean if abs(mean) >= ORDER_SURE * max(scatter, LEAST_SD) / math.sqrt(n) else 0.0
 
 
-def learn(differences: Sequence[float]) -> Prior | None:
+def learn(differences: Sequence[float]) -> NoisePrior | None:
     """The prior from pairs of the same code, whose true difference is zero; None from no pairs.
 
     Pairs are split into good and bad where that explains them better than one wider noise does: normal good
@@ -127,9 +127,9 @@ def learn(differences: Sequence[float]) -> Prior | None:
     good = sizes[: n - bad]
     sd = max(_rms(good), LEAST_SD)
     if bad == 0:
-        return Prior(sd=sd, df=n)
+        return NoisePrior(sd=sd, df=n)
     share = (bad + BAD_BEFOREHAND * BAD_WEIGHT) / (n + BAD_WEIGHT)
-    return Prior(sd=sd, df=n - bad, bad=share, far=_rms(sizes[n - bad :]))
+    return NoisePrior(sd=sd, df=n - bad, bad=share, far=_rms(sizes[n - bad :]))
 
 
 def _cost_of_split(sizes: Sequence[float], bad: int) -> float:

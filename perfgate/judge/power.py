@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from perfgate.judge.noise import LOOSE_SD
 from perfgate.judge.sequential import decide
-from perfgate.judge.values import JudgeInputError, PairSamples, Policy, Prior
+from perfgate.judge.values import JudgeInputError, NoisePrior, PairSamples, Policy
 from perfgate.records import Better, MetricVerdict, Side
 
 RUNS = 400
@@ -42,7 +42,7 @@ class PowerRow:
 
 def power(
     policy: Policy,
-    prior: Prior | None,
+    prior: NoisePrior | None,
     slowdowns: Sequence[float] = SLOWDOWNS,
     *,
     launch_minutes: float | None = None,
@@ -67,14 +67,16 @@ def detected_from(rows: Sequence[PowerRow], share: float = DETECTED) -> float | 
     return found
 
 
-def expected_pairs(policy: Policy, prior: Prior | None, slowdown: float = 0.0, runs: int = 200, seed: int = 0) -> float:
+def expected_pairs(
+    policy: Policy, prior: NoisePrior | None, slowdown: float = 0.0, runs: int = 200, seed: int = 0
+) -> float:
     """Mean pairs until the judge has decided; for the plan that is printed before anything starts."""
     return power(policy, prior, (slowdown,), runs=runs, seed=seed)[0].pairs
 
 
 def _row(
     policy: Policy,
-    prior: Prior | None,
+    prior: NoisePrior | None,
     slowdown: float,
     launch_minutes: float | None,
     gpus: int,
@@ -96,7 +98,7 @@ def _row(
     )
 
 
-def _play(policy: Policy, prior: Prior | None, slowdown: float, seed: int) -> tuple[MetricVerdict, int]:
+def _play(policy: Policy, prior: NoisePrior | None, slowdown: float, seed: int) -> tuple[MetricVerdict, int]:
     generator = random.Random(seed)
     first = Side.BASE if generator.random() < 0.5 else Side.HEAD
     pairs: list[PairSamples] = []
@@ -108,7 +110,7 @@ def _play(policy: Policy, prior: Prior | None, slowdown: float, seed: int) -> tu
             return decision.state, len(pairs)
 
 
-def _noise(prior: Prior | None, generator: random.Random) -> float:
+def _noise(prior: NoisePrior | None, generator: random.Random) -> float:
     """A pair of the same code: normal, and now and then with a bad launch."""
     sd, bad, far = (prior.sd, prior.bad, prior.far or 0.0) if prior else (LOOSE_SD, 0.0, 0.0)
     off = generator.choice((-far, far)) if generator.random() < bad else 0.0

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from perfgate.judge.caveats import caveats, drift_of
 from perfgate.judge.explain import Explanations, PairDifference, explain
 from perfgate.judge.noise import LOOSE, WIDE, doubted, noise_from
-from perfgate.judge.values import Decision, JudgeInputError, PairSamples, Policy, Prior
+from perfgate.judge.values import Decision, JudgeInputError, NoisePrior, PairSamples, Policy
 from perfgate.records import Better, Effect, MetricVerdict, Side
 
 INTERVAL_ERROR = 0.05
@@ -41,7 +41,7 @@ BAD_FOR_ALONE = 0.05  # share of bad pairs from which on a single pair never pas
 class Judge:
     """Collects the pairs of one metric. The only thing here that changes; `decide` does the thinking."""
 
-    def __init__(self, policy: Policy, prior: Prior | None, better: Better = Better.HIGHER) -> None:
+    def __init__(self, policy: Policy, prior: NoisePrior | None, better: Better = Better.HIGHER) -> None:
         if better not in tuple(Better):
             raise JudgeInputError(f"better must be 'higher' or 'lower', not {better!r}")
         self.policy = policy
@@ -59,14 +59,14 @@ class Judge:
 
 
 def replay(
-    policy: Policy, prior: Prior | None, pairs: Iterable[PairSamples], better: Better = Better.HIGHER
+    policy: Policy, prior: NoisePrior | None, pairs: Iterable[PairSamples], better: Better = Better.HIGHER
 ) -> Decision | None:
     """The decision after the last of these pairs; None where there are none."""
     kept = tuple(pairs)
     return decide(policy, prior, kept, better) if kept else None
 
 
-def decide(policy: Policy, prior: Prior | None, pairs: Sequence[PairSamples], better: Better) -> Decision:
+def decide(policy: Policy, prior: NoisePrior | None, pairs: Sequence[PairSamples], better: Better) -> Decision:
     """What all these pairs say. Depends on the pairs alone, not on earlier decisions."""
     look = _Look.at(policy, prior, pairs, better)
     slowdown = look.explained.estimate()
@@ -92,7 +92,7 @@ def difference_of(pair: PairSamples, better: Better) -> PairDifference:
     return PairDifference(turn * pair.difference, order)
 
 
-def _without_order(difference: PairDifference, prior: Prior | None) -> PairDifference:
+def _without_order(difference: PairDifference, prior: NoisePrior | None) -> PairDifference:
     """Without what the ledger knows that being the second launch costs."""
     if prior is None or not prior.order:
         return difference
@@ -108,14 +108,14 @@ class _Look:
     """
 
     policy: Policy
-    prior: Prior | None
+    prior: NoisePrior | None
     explained: Explanations
     doubted: Explanations
     wide: Explanations
     moved: float | None = None
 
     @classmethod
-    def at(cls, policy: Policy, prior: Prior | None, pairs: Sequence[PairSamples], better: Better) -> _Look:
+    def at(cls, policy: Policy, prior: NoisePrior | None, pairs: Sequence[PairSamples], better: Better) -> _Look:
         differences = [_without_order(difference_of(pair, better), prior) for pair in pairs]
         moved = pairs[0].moved
         if moved is not None:

@@ -19,7 +19,7 @@ PHASES = ("prefill", "decode", "verify", "draft", "extend", "accept", "rest")
 
 
 @dataclass(frozen=True)
-class Row:
+class SuspectArea:
     """`needs`: what must be true of the run for this code to run at all; `{}`: always."""
 
     area: str  # completes "touches …"
@@ -43,8 +43,8 @@ def _phases(text: str) -> dict[str, float]:
 _FORWARD = "decode verify prefill .6 draft extend"
 _TARGET = "decode verify prefill"
 
-TABLE: tuple[Row, ...] = tuple(
-    Row(area, tuple(patterns.split()), _phases(phases), needs)
+TABLE: tuple[SuspectArea, ...] = tuple(
+    SuspectArea(area, tuple(patterns.split()), _phases(phases), needs)
     for area, patterns, phases, needs in (
         # ------------------------------------------------------------------ not while it serves, or not here
         (
@@ -406,7 +406,7 @@ PACKAGE = "python/sglang/"
 KERNEL_TREES = ("python/sglang/kernels/aot/", "sgl-kernel/")
 
 
-def row_of(path: str) -> Row | None:
+def row_of(path: str) -> SuspectArea | None:
     """The row that a path of the repository belongs to; None: outside of what serves, or unknown."""
     if path.startswith(KERNEL_TREES):
         inside = path.split("/", 4 if path.startswith(PACKAGE) else 1)[-1]
@@ -418,7 +418,7 @@ def row_of(path: str) -> Row | None:
     )
 
 
-def _first(inside: str, *, kernel: bool = False) -> Row | None:
+def _first(inside: str, *, kernel: bool = False) -> SuspectArea | None:
     found = next((row for row in TABLE if any(fnmatchcase(inside, one) for one in row.patterns if one[0] != "/")), None)
     if found is None and kernel:
         return next(row for row in TABLE if "/sgl-kernel/*" in row.patterns)

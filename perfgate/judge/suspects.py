@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from perfgate import records as r
 from perfgate.judge.decompose import NAMES
-from perfgate.judge.suspect_table import Row, is_unknown, row_of
+from perfgate.judge.suspect_table import SuspectArea, is_unknown, row_of
 
 LEAST = 0.15
 """A path below this takes part in what moved only in a way that much else does too."""
@@ -73,7 +73,7 @@ class Setting:
     model: str = ""
     draft: str = ""
 
-    def fits(self, row: Row, path: str) -> float:
+    def fits(self, row: SuspectArea, path: str) -> float:
         if not row.needs:
             return 1.0
         if row.needs == "never":
@@ -233,7 +233,7 @@ def _of_path(touched: r.Touched, path: str, loss: Loss, setting: Setting) -> Ran
     return Ranked(touched, path, score, _why(row, path, loss, fits))
 
 
-def _why(row: Row, path: str, loss: Loss, fits: float) -> str:
+def _why(row: SuspectArea, path: str, loss: Loss, fits: float) -> str:
     short = path.removeprefix("python/sglang/").removeprefix("srt/")
     hit = [WORDS.get(phase, phase) for phase in loss.shares if row.phases.get(phase)]
     also = [WORDS.get(phase, phase) for phase in sorted(loss.still) if row.phases.get(phase, 0.0) >= 0.4]

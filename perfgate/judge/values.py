@@ -38,7 +38,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Prior:
+class NoisePrior:
     """What the box's ledger knows of the noise of a pair, and how much that is worth.
 
     sd: SD of the log difference of two launches of the same code, without the bad ones.

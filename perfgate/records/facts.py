@@ -232,7 +232,7 @@ class MetricPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class RunLimits:
     max_pairs: int
     min_pairs_to_fail: int
     minutes: float
@@ -267,7 +267,7 @@ class Plan(Fact):
     seed: int
     recipes: tuple[RecipePlan, ...]
     metrics: tuple[MetricPlan, ...]
-    limits: Limits
+    limits: RunLimits
     config: str  # where the configuration came from: a full SHA of the base branch, or a file
     config_hash: str
     pr: PullRequest | None = None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from perfgate.records.facts import Better, Effect, Limits, MetricVerdict, PullRequest, Side, Verdict
+from perfgate.records.facts import Better, Effect, MetricVerdict, PullRequest, RunLimits, Side, Verdict
 
 RESULT_SCHEMA: Literal["perfgate.result/1"] = "perfgate.result/1"
 
@@ -141,7 +141,7 @@ class Result:
     exit_code: int
     base: SideResult
     head: SideResult
-    limits: Limits
+    limits: RunLimits
     cost: Cost
     metrics: tuple[Metric, ...] = ()
     launches: tuple[LaunchResult, ...] = ()

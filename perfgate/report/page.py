@@ -25,7 +25,7 @@ from perfgate.report import plots, words
 from perfgate.report.comment import Links, reproduce
 from perfgate.report.escape import web_address
 from perfgate.report.headline import first_sentence, headline
-from perfgate.report.tables import Row, interval_name, launch_tables, row_of, table_rows
+from perfgate.report.tables import MetricRow, interval_name, launch_tables, row_of, table_rows
 from perfgate.text import NOTHING, minutes, pair_of_amounts, percent_number, visible
 
 PROBES = frozenset({"verify_ms", "draft_ms", "draft_extend_ms", "decode_ms"})
@@ -109,7 +109,7 @@ def commit_link(sha: str, repository: str | None) -> str | None:
 @dataclass(frozen=True)
 class _AllRow:
     metric: r.Metric
-    row: Row
+    row: MetricRow
 
     @property
     def origin(self) -> str:

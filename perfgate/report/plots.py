@@ -278,7 +278,7 @@ def _length(value: float | None) -> float:
 
 
 @dataclass(frozen=True)
-class Span:
+class TimelineSpan:
     """Something that ran from one moment to another, in seconds since the start of the run."""
 
     lane: str
@@ -315,13 +315,13 @@ def timeline(name: str, facts: Sequence[r.Fact]) -> Markup | None:
     return drawing.markup()
 
 
-def spans_of(facts: Sequence[r.Fact]) -> list[Span]:
+def spans_of(facts: Sequence[r.Fact]) -> list[TimelineSpan]:
     """Spans from the times that stand in the facts; what has no readable time is left out."""
     start = next((_seconds(fact.t) for fact in facts if _seconds(fact.t) is not None), None)
     if start is None:
         return []
     begun = {fact.id: fact for fact in facts if isinstance(fact, r.LaunchBegin)}
-    spans: list[Span] = []
+    spans: list[TimelineSpan] = []
     for fact in facts:
         now = _seconds(fact.t)
         if now is None or now < start:
@@ -330,16 +330,16 @@ def spans_of(facts: Sequence[r.Fact]) -> list[Span]:
     return sorted(spans[:MOST_SPANS], key=_lane_order)
 
 
-def _lane_order(span: Span) -> tuple[int, str, float]:
+def _lane_order(span: TimelineSpan) -> tuple[int, str, float]:
     return ({"build": 0, "canary": 2}.get(span.lane, 1), span.lane, span.begin)
 
 
-def _spans(fact: r.Fact, begun: Mapping[str, r.LaunchBegin], now: float, start: float) -> list[Span]:
+def _spans(fact: r.Fact, begun: Mapping[str, r.LaunchBegin], now: float, start: float) -> list[TimelineSpan]:
     if isinstance(fact, r.Build):
         tip = f"build of {fact.side.value}, {minutes(fact.seconds)}{', from the cache' if fact.cached else ''}"
-        return [Span("build", max(now - max(fact.seconds, 0), 0), now, f"{fact.side.value}-build", tip)]
+        return [TimelineSpan("build", max(now - max(fact.seconds, 0), 0), now, f"{fact.side.value}-build", tip)]
     if isinstance(fact, r.Canary):
-        return [Span("canary", now, now, "canary-mark", f"canary {fact.when} {fact.launch}")]
+        return [TimelineSpan("canary", now, now, "canary-mark", f"canary {fact.when} {fact.launch}")]
     if not isinstance(fact, r.LaunchEnd) or fact.id not in begun:
         return []
     began = _seconds(begun[fact.id].t)
@@ -350,8 +350,8 @@ def _spans(fact: r.Fact, begun: Mapping[str, r.LaunchBegin], now: float, start: 
     css = f"{side}-span" if fact.valid else "invalid-span"
     says = "" if fact.valid else ", not valid"
     return [
-        Span(lane, begin, ready, f"{side}-start", f"{fact.id}: starting, {minutes(ready - begin)}"),
-        Span(lane, ready, now, css, f"{fact.id}: measuring, {minutes(now - ready)}{says}"),
+        TimelineSpan(lane, begin, ready, f"{side}-start", f"{fact.id}: starting, {minutes(ready - begin)}"),
+        TimelineSpan(lane, ready, now, css, f"{fact.id}: measuring, {minutes(now - ready)}{says}"),
     ]
 
 

@@ -15,7 +15,7 @@ MOST_TABLES = 24
 
 
 @dataclass(frozen=True)
-class Row:
+class MetricRow:
     """One metric as a row; all cells are text."""
 
     recipe: str
@@ -30,7 +30,7 @@ class Row:
     gated: bool
 
 
-def table_rows(result: Result) -> list[Row]:
+def table_rows(result: Result) -> list[MetricRow]:
     """The first table, where anything was measured: a few rows a recipe, the recipe's name on its first."""
     if not any(metric.base is not None for metric in result.metrics):
         return []
@@ -41,9 +41,9 @@ def table_rows(result: Result) -> list[Row]:
     return rows
 
 
-def row_of(metric: Metric, result: Result) -> Row:
+def row_of(metric: Metric, result: Result) -> MetricRow:
     base, head = pair_of_amounts(metric.base, metric.head)
-    return Row(
+    return MetricRow(
         recipe=metric.recipe,
         label=words.label(metric, result),
         base=base,

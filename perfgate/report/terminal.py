@@ -12,7 +12,7 @@ from rich.text import Text
 from perfgate.records import MetricVerdict, Plan, RecipePlan, Result, Verdict, metric_label
 from perfgate.report import numbers, words
 from perfgate.report.headline import first_sentence, headline
-from perfgate.report.tables import Row, interval_name, table_rows
+from perfgate.report.tables import MetricRow, interval_name, table_rows
 from perfgate.text import amount, count, listed, minutes, visible
 
 WIDE = 100  # columns from which the budget gets a column of its own
@@ -93,7 +93,7 @@ def _closing(result: Result) -> Text:
 class _MetricTable:
     """Rows of metrics; the budget has a column where there is room, else it stands under the table."""
 
-    def __init__(self, rows: list[Row], interval: str) -> None:
+    def __init__(self, rows: list[MetricRow], interval: str) -> None:
         self._rows = rows
         self._interval = interval
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from perfgate.judge.noise import learn, learn_order
 from perfgate.judge.power import Spread, sample_variance, spread_of
 from perfgate.judge.sequential import difference_of
-from perfgate.judge.values import JudgeInputError, PairSamples, Prior
+from perfgate.judge.values import JudgeInputError, NoisePrior, PairSamples
 from perfgate.records import Better, Notice, Side
 
 LEDGER_FILE = "ledger.sqlite3"
@@ -116,10 +116,10 @@ class LedgerPair:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownNoise:
     """What the ledger knows of one key. `prior` None: nothing; `how` says why, or what it stands on, in words."""
 
-    prior: Prior | None
+    prior: NoisePrior | None
     how: str
     pairs: int = 0
     spread: Spread | None = None  # between launches and between samples, to plan samples with
@@ -143,7 +143,7 @@ class Ledger:
             return (_unusable(self.path, error),)
         return ()
 
-    def prior(self, key: LedgerKey, now: datetime | None = None) -> Known:
+    def prior(self, key: LedgerKey, now: datetime | None = None) -> KnownNoise:
         """The noise of this key: from its latest pairs of same code, not older than 90 days."""
         now = now or datetime.now(UTC)
         try:
@@ -158,9 +158,9 @@ class Ledger:
             found = [_Found(datetime.fromisoformat(time), PairKind(kind), *rest) for time, kind, *rest in rows]
             return _known(key, found, now)
         except FileNotFoundError:
-            return Known(None, "the ledger is empty")
+            return KnownNoise(None, "the ledger is empty")
         except (sqlite3.Error, OSError, ValueError, TypeError) as error:
-            return Known(None, "the ledger cannot be read", warnings=(_unusable(self.path, error),))
+            return KnownNoise(None, "the ledger cannot be read", warnings=(_unusable(self.path, error),))
 
     @contextmanager
     def _open(self, *, write: bool) -> Iterator[sqlite3.Connection]:
@@ -211,7 +211,7 @@ class _Found:
         return 0 if self.base_first is None else 1 if self.base_first else -1
 
 
-def _known(key: LedgerKey, found: Sequence[_Found], now: datetime) -> Known:
+def _known(key: LedgerKey, found: Sequence[_Found], now: datetime) -> KnownNoise:
     ours = [pair for pair in found if pair.fingerprint == key.fingerprint]
     fresh = [pair for pair in ours if now - pair.time <= OLDEST][:LATEST_PAIRS]
     warnings = (*_left_out(len(ours) - len(fresh), "old"), *_left_out(len(found) - len(ours), "foreign"))
@@ -219,14 +219,14 @@ def _known(key: LedgerKey, found: Sequence[_Found], now: datetime) -> Known:
     values = _noise([replace(pair, difference=pair.difference - pair.order * effect) for pair in fresh])
     if len(values) < ENOUGH_PAIRS:
         had = f"{len(fresh)} pairs of the same code" if fresh else "no pairs of the same code"
-        return Known(None, f"the ledger holds {had}, {ENOUGH_PAIRS} are needed", len(fresh), warnings=warnings)
+        return KnownNoise(None, f"the ledger holds {had}, {ENOUGH_PAIRS} are needed", len(fresh), warnings=warnings)
     prior = learn(values)
     assert prior is not None
     of_order = (effect, 1 / len(values)) if effect else (0.0, 0.0)
-    capped = Prior(prior.sd, min(prior.df, DF_AT_MOST), prior.bad, prior.far, *of_order)
+    capped = NoisePrior(prior.sd, min(prior.df, DF_AT_MOST), prior.bad, prior.far, *of_order)
     since = min(pair.time for pair in fresh).date().isoformat()
     spread, samples = _spread(capped.sd, fresh)
-    return Known(capped, f"ledger, {len(fresh)} pairs since {since}", len(fresh), spread, samples, warnings)
+    return KnownNoise(capped, f"ledger, {len(fresh)} pairs since {since}", len(fresh), spread, samples, warnings)
 
 
 def _spread(pair_sd: float, pairs: Sequence[_Found]) -> tuple[Spread | None, float | None]:

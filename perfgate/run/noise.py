@@ -21,9 +21,9 @@ from perfgate.errors import PerfgateError
 from perfgate.judge.evidence import Evidence, RunFacts
 from perfgate.judge.metrics import JudgedMetric, judge_metrics
 from perfgate.judge.power import LaunchCost, planned_samples
-from perfgate.judge.values import Prior
+from perfgate.judge.values import NoisePrior
 from perfgate.records.files import short_hash
-from perfgate.run.ledger import Known, Ledger, LedgerKey, LedgerPair, PairKind
+from perfgate.run.ledger import KnownNoise, Ledger, LedgerKey, LedgerPair, PairKind
 from perfgate.source.repository import Repository
 
 # ------------------------------------------------------------------------------------------------ the ledger tells
@@ -33,7 +33,7 @@ from perfgate.source.repository import Repository
 class Memory:
     """What the ledger knows of the metrics of a plan, in the plan's order."""
 
-    known: tuple[Known, ...]
+    known: tuple[KnownNoise, ...]
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ def with_known_noise(plan: r.Plan, memory: Memory) -> r.Plan:
     return replace(plan, metrics=tuple(metrics))
 
 
-def _with_noise(metric: r.MetricPlan, known: Known, samples: int) -> r.MetricPlan:
+def _with_noise(metric: r.MetricPlan, known: KnownNoise, samples: int) -> r.MetricPlan:
     prior = prior_at(known, samples)
     if prior is None:
         return metric if metric.prior_sd else replace(metric, prior_from=known.how)
@@ -101,7 +101,7 @@ def _with_noise(metric: r.MetricPlan, known: Known, samples: int) -> r.MetricPla
     )
 
 
-def prior_at(known: Known, samples: int) -> Prior | None:
+def prior_at(known: KnownNoise, samples: int) -> NoisePrior | None:
     """The noise of launches of so many samples: where the ledger's launches had more, their samples hid some of it."""
     prior, spread = known.prior, known.spread
     if prior is None or spread is None or known.samples is None or samples >= known.samples:

@@ -244,7 +244,7 @@ def end_here(journal: Journal, plan: r.Plan, left: NextStep) -> None:
             journal.append(fault)
 
 
-def out_of_time(limits: r.Limits) -> r.Fault:
+def out_of_time(limits: r.RunLimits) -> r.Fault:
     return stopped(f"the limit of {limits.minutes:g} minutes")
 
 

@@ -218,7 +218,7 @@ def make_plan(
         seed=seed,
         recipes=recipe_plans(resolved, workloads, order, seed),
         metrics=metrics,
-        limits=r.Limits(
+        limits=r.RunLimits(
             max_pairs=limits.max_pairs,
             min_pairs_to_fail=limits.min_pairs_to_fail,
             minutes=limits.minutes,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from perfgate.errors import Exit
 from perfgate.github.job import job_of
-from perfgate.github.request import Request, request_from_line
+from perfgate.github.request import Authorised, request_from_line
 from perfgate.records.files import write_result
 from perfgate.run.conclude import judged
 from perfgate.run.plan import workflow_suffix
@@ -30,7 +30,7 @@ def gate_request_step(environment: MutableMapping[str, str], box: Path, progress
     return Exit.OK
 
 
-def _facts(request: Request, recorded: Path) -> str:
+def _facts(request: Authorised, recorded: Path) -> str:
     """The recorded facts, as if they had been measured for this request."""
     first, *others = recorded.read_text().splitlines(keepends=True)
     plan = json.loads(first)

@@ -18,7 +18,7 @@ SERVED = "python/sglang"
 SHOWN = 3
 
 
-class State(StrEnum):
+class TreeState(StrEnum):
     CLEAN = "as committed"
     DIRTY = "changed"
     UNKNOWN = "not known"
@@ -26,7 +26,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class WorkTree:
-    state: State
+    state: TreeState
     why: str
 
 
@@ -39,18 +39,18 @@ class FileNow:
 def state_then(files: Mapping[str, FileNow], committed: Mapping[str, str], began: float) -> WorkTree:
     """`committed`: path → blob of the commit that HEAD was at."""
     if not committed:
-        return WorkTree(State.UNKNOWN, "the commit's files are gone from the repository")
+        return WorkTree(TreeState.UNKNOWN, "the commit's files are gone from the repository")
     untouched = {path: file for path, file in files.items() if file.changed < began and file.blob is not None}
     differing = sorted(path for path, file in untouched.items() if path in committed and file.blob != committed[path])
     if differing:
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
         names = ", ".join(differing[:SHOWN])
-        return WorkTree(State.DIRTY, f"{names}{more}: not as in the commit, and untouched since before it began")
+        return WorkTree(TreeState.DIRTY, f"{names}{more}: not as in the commit, and untouched since before it began")
     same = sum(path in untouched for path in committed)
     if same == len(committed) and committed.keys() >= files.keys():
-        return WorkTree(State.CLEAN, "every file is as in the commit, and untouched since before it began")
+        return WorkTree(TreeState.CLEAN, "every file is as in the commit, and untouched since before it began")
     return WorkTree(
-        State.UNKNOWN,
+        TreeState.UNKNOWN,
         f"{same} of {len(committed)} files are as in the commit and untouched since; of the others nobody knows",
     )
 

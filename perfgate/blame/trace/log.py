@@ -56,7 +56,7 @@ class Stamp:
 
 
 @dataclass(frozen=True)
-class Fingerprint:
+class LoggedRun:
     """What a log tells of what ran. None and empty: it does not say."""
 
     tok_s: float | None = None
@@ -102,7 +102,7 @@ class Log:
     back_s: float = 0.0  # the largest step back among its stamps
     whole: bool = True  # it holds the server's first lines; else the server had begun before
     mtime: float = 0.0  # of the file
-    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+    fingerprint: LoggedRun = field(default_factory=LoggedRun)
 
     @property
     def name(self) -> str:
@@ -269,10 +269,10 @@ class _Start:
                 name: clean(str(info[name])) for name in _ARGUMENTS if info.get(name) is not None
             }
 
-    def _fingerprint(self) -> Fingerprint:
+    def _fingerprint(self) -> LoggedRun:
         tok_s, running, accept = _speed(self._decode)
         graphs = [batch.graph for batch in self._decode if batch.graph is not None]
-        return Fingerprint(
+        return LoggedRun(
             tok_s=self._found.get("bench_tok_s", tok_s),
             running=self._found.get("bench_running", running),
             accept_length=self._found.get("bench_accept_length", accept),

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from perfgate.blame.trace.dirty import WorkTree
 from perfgate.blame.trace.history import History, Move
-from perfgate.blame.trace.log import Fingerprint
+from perfgate.blame.trace.log import LoggedRun
 from perfgate.blame.trace.placing import Certainty, Placed, duration, zone_name
 
 SHORT = 10
@@ -125,7 +125,7 @@ def _commit(sha: str, trace: Trace) -> str:
     return f"{sha[:SHORT]} {subject}" if subject else f"{sha[:SHORT]} (its object is gone)"
 
 
-def speed(fingerprint: Fingerprint) -> str:
+def speed(fingerprint: LoggedRun) -> str:
     if fingerprint.tok_s is None:
         return "no tok/s in it"
     accept = f", accept length {fingerprint.accept_length:.2f}" if fingerprint.accept_length is not None else ""

@@ -14,7 +14,7 @@ from typing import Any
 from perfgate.github.artifact import read_artifact
 from perfgate.github.client import Patience
 from perfgate.github.publish import publish_step
-from perfgate.github.request import Request
+from perfgate.github.request import Authorised
 from perfgate.github.respond import respond_step
 from perfgate.records import PullRequest as PullRecord
 from perfgate.records import Result
@@ -42,8 +42,8 @@ class Done:
     exit: int = 0
 
     @property
-    def request(self) -> Request:
-        return Request.model_validate_json(self.outputs["request"])
+    def request(self) -> Authorised:
+        return Authorised.model_validate_json(self.outputs["request"])
 
 
 @dataclass
@@ -144,7 +144,7 @@ class Stage:
 
     def publish(
         self,
-        request: Request,
+        request: Authorised,
         result: Result | None,
         measured: str = "success",
         artifact: Path | None = None,
@@ -159,7 +159,7 @@ class Stage:
         self.repository.runs[request.run] = "completed"
         return dataclasses.replace(_done(environment), exit=int(code))
 
-    def result(self, request: Request, like: Path = STORY, **changes: Any) -> Result:
+    def result(self, request: Authorised, like: Path = STORY, **changes: Any) -> Result:
         """A recorded result, made to speak of this request: what its facts would be judged to."""
         recorded = read_result(like)
         pr = PullRecord(repository=NAME, number=request.pr) if request.pr else None
@@ -171,7 +171,7 @@ class Stage:
             **{"run_id": f"run-{request.run}", **changes},
         )
 
-    def facts(self, request: Request, folder: Path, run: int | None = None) -> Path:
+    def facts(self, request: Authorised, folder: Path, run: int | None = None) -> Path:
         """A recorded run's facts, made to speak of this request, as the box would send them."""
         folder.mkdir()
         (folder / "facts.jsonl").write_text(story_facts(request, run))
@@ -206,7 +206,7 @@ def _done(environment: dict[str, str]) -> Done:
     )
 
 
-def story_facts(request: Request, run: int | None = None) -> str:
+def story_facts(request: Authorised, run: int | None = None) -> str:
     """The recorded regression, as if it had been measured for this request."""
     lines = (STORY / "facts.jsonl").read_text().splitlines(keepends=True)
     plan = json.loads(lines[0])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfgate.blame.trace.dirty import FileNow, State, state_then
+from perfgate.blame.trace.dirty import FileNow, TreeState, state_then
 from perfgate.blame.trace.history import History, parse_reflog
 from perfgate.blame.trace.log import Log, read_log
 from perfgate.errors import PerfgateError
@@ -78,17 +78,17 @@ def test_a_folder_is_no_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("now", "state"),
     [
-        ({"a.py": FileNow(50, A), "b.py": FileNow(50, B)}, State.CLEAN),
-        ({"a.py": FileNow(50, A), "b.py": FileNow(50, C)}, State.DIRTY),
+        ({"a.py": FileNow(50, A), "b.py": FileNow(50, B)}, TreeState.CLEAN),
+        ({"a.py": FileNow(50, A), "b.py": FileNow(50, C)}, TreeState.DIRTY),
         (
             {"a.py": FileNow(50, A), "b.py": FileNow(150, B)},
-            State.UNKNOWN,
+            TreeState.UNKNOWN,
         ),  # written since: then it may have been another
-        ({"a.py": FileNow(50, A)}, State.UNKNOWN),  # deleted, nobody knows when
-        ({"a.py": FileNow(50, A), "b.py": FileNow(50, B), "new.py": FileNow(50, C)}, State.UNKNOWN),
+        ({"a.py": FileNow(50, A)}, TreeState.UNKNOWN),  # deleted, nobody knows when
+        ({"a.py": FileNow(50, A), "b.py": FileNow(50, B), "new.py": FileNow(50, C)}, TreeState.UNKNOWN),
     ],
 )
-def test_files_then(now: dict[str, FileNow], state: State) -> None:
+def test_files_then(now: dict[str, FileNow], state: TreeState) -> None:
     assert state_then(now, {"a.py": A, "b.py": B}, began=100).state is state
 
 

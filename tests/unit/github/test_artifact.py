@@ -15,13 +15,13 @@ import pytest
 
 from perfgate.github import artifact as module
 from perfgate.github.artifact import ArtifactError, ArtifactMissing, read_artifact
-from perfgate.github.request import Request
+from perfgate.github.request import Authorised
 from perfgate.records import Verdict
 from perfgate.records.files import read_result, result_to_json
 from tests.e2e.hub.stage import STORY, story_facts
 
 RECORDED = read_result(STORY)
-REQUEST = Request(
+REQUEST = Authorised(
     repository="sgl-project/sglang",
     run=1,
     attempt=1,

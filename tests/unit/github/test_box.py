@@ -10,7 +10,7 @@ import pytest
 from perfgate.errors import Exit, PerfgateError
 from perfgate.github import box as module
 from perfgate.github.box import check_isolated, gate_request, gate_request_step, runner_folders
-from perfgate.github.request import Request, request_from_line
+from perfgate.github.request import Authorised, request_from_line
 from perfgate.host.sandbox import Isolation
 from perfgate.records import PullRequest
 from perfgate.run.gate import GateOutcome
@@ -19,7 +19,7 @@ from tests.e2e.hub.stage import read_outputs
 
 STORY = Path(__file__).parents[2] / "fixtures" / "run-story"
 A, B, C, D = "a" * 40, "b" * 40, "c" * 40, "d" * 40
-REQUEST = Request(
+REQUEST = Authorised(
     repository="sgl-project/sglang",
     run=5,
     attempt=1,

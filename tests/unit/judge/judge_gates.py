@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfgate.judge import Decision, Judge, JudgedMetric, Policy, Prior, RecipeProgress, combine, next_step
+from perfgate.judge import Decision, Judge, JudgedMetric, NoisePrior, Policy, RecipeProgress, combine, next_step
 from perfgate.records import MetricPlan, MetricVerdict, Verdict
 
 RECIPES = ("eagle3", "baseline")
@@ -57,7 +57,7 @@ def ever_passed(sd: float, slowdown: float, reruns: int, runs: int, seed: int) -
 def _play_gate(generator: np.random.Generator, sd: float, slowdown: float, policy: Policy) -> tuple[Verdict, float]:
     shared = replace(policy, alpha=policy.alpha / (len(RECIPES) * len(METRICS)))
     judges = {
-        (recipe, metric): Judge(shared, Prior(sd, 10), better="lower") for recipe in RECIPES for metric in METRICS
+        (recipe, metric): Judge(shared, NoisePrior(sd, 10), better="lower") for recipe in RECIPES for metric in METRICS
     }
     latest: dict[tuple[str, str], Decision | None] = dict.fromkeys(judges)
     counts = dict.fromkeys(RECIPES, 0)
@@ -81,7 +81,7 @@ def _play_gate(generator: np.random.Generator, sd: float, slowdown: float, polic
 
 
 def _passes_once(generator: np.random.Generator, sd: float, slowdown: float, reruns: int) -> bool:
-    judge = Judge(Policy(), Prior(sd, 10), better="lower")
+    judge = Judge(Policy(), NoisePrior(sd, 10), better="lower")
     base_first = bool(generator.integers(2))
     for _ in range(reruns + 1):
         judge.policy = replace(Policy(), max_pairs=len(judge.pairs) + Policy().max_pairs)

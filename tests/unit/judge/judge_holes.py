@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.judge import Decision, Policy, Prior, RecipeProgress, combine, decide, next_step
+from perfgate.judge import Decision, NoisePrior, Policy, RecipeProgress, combine, decide, next_step
 from perfgate.judge.noise import learn, learn_order
 from perfgate.judge.values import PairSamples
 from perfgate.records import Better, MetricVerdict, Side, Verdict
@@ -36,7 +36,7 @@ class Hole:
     case: str
     sd: float  # of a pair
     loss: float = 0.0
-    ledger: Prior | str | None = "own"
+    ledger: NoisePrior | str | None = "own"
     modes: tuple[float, float] | None = None
     first_off: float = 0.0
     second: float = 0.0
@@ -59,7 +59,7 @@ class Hole:
         difference = head + box[Side.HEAD] - base - box[Side.BASE]
         return difference, box[Side.HEAD] - box[Side.BASE] + CANARY_SD * generator.standard_normal()
 
-    def priors(self, generator: np.random.Generator) -> list[Prior | None]:
+    def priors(self, generator: np.random.Generator) -> list[NoisePrior | None]:
         """Of each metric of one recipe."""
         if not isinstance(self.ledger, str):
             return [self.ledger] * len(BUDGETS)
@@ -70,7 +70,7 @@ class Hole:
         return [_learned(list(drawn[:, metric]), orders) for metric in range(len(BUDGETS))]
 
 
-def _learned(differences: list[float], orders: list[int]) -> Prior | None:
+def _learned(differences: list[float], orders: list[int]) -> NoisePrior | None:
     """As the ledger does."""
     effect = learn_order([difference * order for difference, order in zip(differences, orders, strict=True)])
     prior = learn([difference - order * effect for difference, order in zip(differences, orders, strict=True)])
@@ -158,7 +158,7 @@ def holes() -> Iterator[Hole]:
     for sd, launches in ((0.005, 5.1), (0.01, 6.9), (0.02, 15.3)):
         limits = {"regression": ("<=", 0.005), "launches": ("<=", launches)}
         yield Hole(f"gate, A/A, pair SD {100 * sd:g} %", sd, limits=limits)
-    quiet = Prior(0.003, 20)
+    quiet = NoisePrior(0.003, 20)
     yield Hole(
         "first launch of the run 5 % slower, its canary too, quiet ledger, loss 5 %",
         0.005,
@@ -171,7 +171,7 @@ def holes() -> Iterator[Hole]:
         "second launches 3 % slower, canary too, ledger that never saw it, loss 5 %",
         0.005,
         0.05,
-        Prior(0.005, 20),
+        NoisePrior(0.005, 20),
         second=0.03,
         limits={"passed": ("<=", 0.01)},
     )
@@ -190,7 +190,7 @@ def holes() -> Iterator[Hole]:
         yield Hole(
             f"ledger of 40 pairs with a third of the noise, pair SD {100 * sd:g} %, A/A",
             sd,
-            ledger=Prior(sd / 3, 40),
+            ledger=NoisePrior(sd / 3, 40),
             limits={"regression": ("<=", 0.02), "covered": (">=", 0.90)},
         )
     for sd in (0.005, 0.01):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.judge import Decision, Judge, Policy, Prior
+from perfgate.judge import Decision, Judge, NoisePrior, Policy
 from perfgate.judge.noise import learn
 from perfgate.records import MetricVerdict
 
@@ -27,10 +27,10 @@ class Runs:
     """differences: (runs, PLENTY) of pairs, + = head slower. priors: one per run, or one for all."""
 
     differences: Numbers
-    priors: list[Prior | None]
+    priors: list[NoisePrior | None]
     samples: Callable[[np.random.Generator, float], list[float]] | None = None
 
-    def prior(self, run: int) -> Prior | None:
+    def prior(self, run: int) -> NoisePrior | None:
         return self.priors[run % len(self.priors)]
 
 
@@ -156,7 +156,7 @@ def _play(cell: Cell, drawn: Runs, run: int, generator: np.random.Generator) -> 
 # ---------------------------------------------------------------------------------------------------- worlds
 
 
-def normal(slowdown: float, sd: float, prior: Prior | None) -> World:
+def normal(slowdown: float, sd: float, prior: NoisePrior | None) -> World:
     """Normal differences of that SD."""
 
     def draw(generator: np.random.Generator, runs: int) -> Runs:
@@ -186,7 +186,7 @@ def two_modes(slowdown: float, sd: float = 0.005, apart: float = 0.09) -> World:
     return _learned(slowdown, launches)
 
 
-def drifting(slowdown: float, sd: float, drift: float, prior: Prior, over: int = 6) -> World:
+def drifting(slowdown: float, sd: float, drift: float, prior: NoisePrior, over: int = 6) -> World:
     """A box that gets slower linearly, by `drift` over that many pairs; orders alternate from base first.
 
     The player draws which side is first, so the drift is handed over with both signs and must be harmless in either.
@@ -202,7 +202,7 @@ def drifting(slowdown: float, sd: float, drift: float, prior: Prior, over: int =
     return draw
 
 
-def scattered_samples(slowdown: float, sd: float, prior: Prior) -> World:
+def scattered_samples(slowdown: float, sd: float, prior: NoisePrior) -> World:
     """Launches alike, but samples within a launch scatter by `sd`; four to eight of them."""
 
     def samples(generator: np.random.Generator, difference: float) -> list[float]:
@@ -246,23 +246,23 @@ def table() -> Iterator[Cell]:
         (0.02, 0.005, 0.85, 3.8),
     ):
         limits = {"regression": ("<=", false), "passed": (">=", passes), "pairs": ("<=", pairs)}
-        yield Cell(f"A/A, pair SD {100 * sd:g} %", 0.0, normal(0.0, sd, Prior(sd, 10)), limits)
+        yield Cell(f"A/A, pair SD {100 * sd:g} %", 0.0, normal(0.0, sd, NoisePrior(sd, 10)), limits)
     for sd, caught, pairs in ((0.003, 0.995, 2.1), (0.01, 0.99, 2.2), (0.02, 0.97, 3.0)):
         limits = {"regression": (">=", caught), "pairs": ("<=", pairs)}
-        yield Cell(f"slowdown 5 %, pair SD {100 * sd:g} %", 0.05, normal(0.05, sd, Prior(sd, 10)), limits)
+        yield Cell(f"slowdown 5 %, pair SD {100 * sd:g} %", 0.05, normal(0.05, sd, NoisePrior(sd, 10)), limits)
     for name, slowdown in (("10 %", 0.10), ("the story's", STORY)):
         for sd in (0.003, 0.01, 0.02, 0.03):
             limits = {"regression": (">=", 0.99), "pairs": ("<=", 2.3)}
-            world = normal(slowdown, sd, Prior(sd, 10))
+            world = normal(slowdown, sd, NoisePrior(sd, 10))
             yield Cell(f"slowdown {name}, pair SD {100 * sd:g} %", slowdown, world, limits)
     for sd in (0.003, 0.005, 0.01, 0.02):
-        world = normal(budget, sd, Prior(sd, 10))
+        world = normal(budget, sd, NoisePrior(sd, 10))
         yield Cell(f"slowdown exactly the budget, pair SD {100 * sd:g} %", budget, world, {"passed": ("<=", 0.05)})
     for sd, false in ((0.005, 0.01), (0.01, 0.09), (0.02, 0.17)):
-        world = normal(budget * 2 / 3, sd, Prior(sd, 10))
+        world = normal(budget * 2 / 3, sd, NoisePrior(sd, 10))
         limits = {"regression": ("<=", false)}
         yield Cell(f"two thirds of the budget, pair SD {100 * sd:g} %", budget * 2 / 3, world, limits)
-    half = Prior(0.01, 10)
+    half = NoisePrior(0.01, 10)
     yield Cell(
         "prior half of the truth, A/A",
         0.0,
@@ -289,7 +289,7 @@ def table() -> Iterator[Cell]:
         )
     yield Cell("two modes, A/A", 0.0, two_modes(0.0), {"regression": ("<=", 0.01)})
     yield Cell("two modes, the story's", STORY, two_modes(STORY), {"regression": (">=", 0.995)})
-    known = Prior(0.005, 10)
+    known = NoisePrior(0.005, 10)
     yield Cell(
         "drift of 3 % over six pairs, A/A",
         0.0,
@@ -297,7 +297,7 @@ def table() -> Iterator[Cell]:
         {"regression": ("<=", 0.01)},
     )
     implied = implied_pair_sd(0.03)
-    scattered = Prior(implied, 10)
+    scattered = NoisePrior(implied, 10)
     yield Cell(
         f"samples scatter by 3 % (pair SD {100 * implied:.2g} %), A/A",
         0.0,

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from perfgate.judge import Judge, JudgeInputError, PairSamples, Policy, Prior, replay
+from perfgate.judge import Judge, JudgeInputError, NoisePrior, PairSamples, Policy, replay
 from perfgate.records import MetricVerdict
 
-KNOWN = Prior(sd=0.01, df=10)
+KNOWN = NoisePrior(sd=0.01, df=10)
 
 
 def test_the_story_is_a_regression_after_two_pairs() -> None:

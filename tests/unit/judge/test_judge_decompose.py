@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.judge import Decision, JudgeInputError, Prior
+from perfgate.judge import Decision, JudgeInputError, NoisePrior
 from perfgate.judge.decompose import Where, decompose, logarithmic_mean, read_recipes
 from perfgate.records import Effect, MetricVerdict
 
-TIGHT = Prior(0.004, 20)
+TIGHT = NoisePrior(0.004, 20)
 
 
 def eagle(verify: float, draft: float, extend: float, rest: float, accept: float) -> dict[str, float | None]:

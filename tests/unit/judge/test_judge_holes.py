@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from perfgate.judge import Policy, Prior
+from perfgate.judge import NoisePrior, Policy
 from perfgate.judge.noise import learn_order
 from perfgate.judge.sequential import decide
 from perfgate.judge.values import PairSamples
@@ -46,7 +46,7 @@ def _many(case: str, seed: int) -> HoleOutcome:
 
 
 def test_a_pair_whose_box_moved_does_not_pass_alone() -> None:
-    prior = Prior(0.005, 20)
+    prior = NoisePrior(0.005, 20)
     steady, shifted = (PairSamples.of([100.0], [100.0], Side.BASE, moved) for moved in (0.002, 0.05))
     assert decide(Policy(), prior, [steady], Better.LOWER).state is MetricVerdict.PASS
     assert decide(Policy(), prior, [shifted], Better.LOWER).state is MetricVerdict.CONTINUE
@@ -59,4 +59,4 @@ def test_what_being_second_costs_is_learned_only_where_it_is_sure() -> None:
 
 def test_a_ledger_without_noise_is_no_error() -> None:
     pairs = [PairSamples.of([100.0], [100.0], Side.BASE), PairSamples.of([100.0], [110.0], Side.HEAD)]
-    assert decide(Policy(), Prior(1e-200, 10), pairs, Better.LOWER).pairs == 2
+    assert decide(Policy(), NoisePrior(1e-200, 10), pairs, Better.LOWER).pairs == 2

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfgate.judge import JudgeInputError, Policy, Prior
+from perfgate.judge import JudgeInputError, NoisePrior, Policy
 from perfgate.judge.evidence import Launch, MeasuredPair, Question, answering
 from perfgate.judge.power import (
     FEWEST,
@@ -22,7 +22,7 @@ from perfgate.judge.power import (
 )
 from perfgate.records import LaunchBegin, Pair, Side
 
-KNOWN = Prior(0.01, 10)
+KNOWN = NoisePrior(0.01, 10)
 
 
 def test_power_grows_with_the_slowdown_and_is_reproducible() -> None:
@@ -47,13 +47,13 @@ def test_the_smallest_slowdown_that_is_detected() -> None:
 
 
 def test_a_noisier_box_needs_more_pairs() -> None:
-    quiet, loud = (expected_pairs(Policy(), Prior(sd, 10), runs=60) for sd in (0.003, 0.02))
+    quiet, loud = (expected_pairs(Policy(), NoisePrior(sd, 10), runs=60) for sd in (0.003, 0.02))
     assert 1.0 <= quiet < 1.3
     assert loud > 2.5
 
 
 def test_power_knows_bad_launches() -> None:
-    (row,) = power(Policy(), Prior(0.005, 10, bad=0.16, far=0.06), (0.0,), runs=60)
+    (row,) = power(Policy(), NoisePrior(0.005, 10, bad=0.16, far=0.06), (0.0,), runs=60)
     assert row.pairs >= 2
 
 

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import perfgate.judge
-from perfgate.judge import Decision, Judge, JudgeInputError, PairSamples, Policy, Prior, decide, replay
+from perfgate.judge import Decision, Judge, JudgeInputError, NoisePrior, PairSamples, Policy, decide, replay
 from perfgate.judge.noise import learn
 from perfgate.records import Effect, MetricVerdict
 
-KNOWN = Prior(sd=0.01, df=10)
-TIGHT = Prior(sd=0.003, df=20)
+KNOWN = NoisePrior(sd=0.01, df=10)
+TIGHT = NoisePrior(sd=0.003, df=20)
 
 
 def pairs_of(differences: Sequence[float], alternate: bool = True) -> list[PairSamples]:
@@ -31,7 +31,7 @@ def pairs_of(differences: Sequence[float], alternate: bool = True) -> list[PairS
     ]
 
 
-def judged(differences: Sequence[float], prior: Prior | None = KNOWN, policy: Policy | None = None) -> Decision:
+def judged(differences: Sequence[float], prior: NoisePrior | None = KNOWN, policy: Policy | None = None) -> Decision:
     return decide(policy or Policy(), prior, pairs_of(differences), "lower")
 
 
@@ -57,7 +57,7 @@ noise = st.floats(-0.004, 0.004)
 @settings(max_examples=150, deadline=None)
 def test_one_bad_launch_in_eight_turns_no_pass_into_a_regression(quiet: list[float], off: float, where: int) -> None:
     quiet[where] += off
-    assert judged(quiet, Prior(0.005, 10)).state is MetricVerdict.PASS
+    assert judged(quiet, NoisePrior(0.005, 10)).state is MetricVerdict.PASS
 
 
 @given(st.lists(noise, min_size=4, max_size=6), bad, st.integers(0, 3))
@@ -65,7 +65,7 @@ def test_one_bad_launch_in_eight_turns_no_pass_into_a_regression(quiet: list[flo
 def test_one_bad_launch_in_eight_hides_no_regression(quiet: list[float], off: float, where: int) -> None:
     lost = [0.06 + value for value in quiet]
     lost[where] += off
-    decision = judged(lost, Prior(0.005, 10))
+    decision = judged(lost, NoisePrior(0.005, 10))
     assert decision.state is MetricVerdict.REGRESSION
     assert decision.slowdown == pytest.approx(0.06, abs=0.02)
 
@@ -103,7 +103,7 @@ def test_drift_is_absent_where_it_cannot_be_told() -> None:
 
 
 def test_noise_far_above_the_prior_takes_its_weight() -> None:
-    scattered = judged([0.05, -0.03, 0.11, 0.04, 0.10, -0.01], Prior(0.003, 10))
+    scattered = judged([0.05, -0.03, 0.11, 0.04, 0.10, -0.01], NoisePrior(0.003, 10))
     assert scattered.state is not MetricVerdict.REGRESSION
     assert "spread_above_prior" in codes(scattered)
 
@@ -129,7 +129,7 @@ def test_a_decision_may_change_with_more_pairs() -> None:
 
 
 def test_max_pairs_ends_in_inconclusive_with_what_could_have_been_seen() -> None:
-    decision = judged([0.02, 0.025, 0.018, 0.03, 0.022, 0.026], Prior(0.02, 10), Policy(max_pairs=6))
+    decision = judged([0.02, 0.025, 0.018, 0.03, 0.022, 0.026], NoisePrior(0.02, 10), Policy(max_pairs=6))
     assert decision.state is MetricVerdict.INCONCLUSIVE
     assert decision.effect in (Effect.UNKNOWN, Effect.SLOWER)
     assert 0.03 <= decision.detectable < 0.06
@@ -146,7 +146,10 @@ def test_max_pairs_ends_in_inconclusive_with_what_could_have_been_seen() -> None
     ],
 )
 def test_effects(differences: list[float], effect: Effect) -> None:
-    assert judged(differences, Prior(0.003, 20) if effect is not Effect.UNKNOWN else Prior(0.03, 10)).effect is effect
+    assert (
+        judged(differences, NoisePrior(0.003, 20) if effect is not Effect.UNKNOWN else NoisePrior(0.03, 10)).effect
+        is effect
+    )
 
 
 # ------------------------------------------------------------------------------------- degenerate numbers
@@ -155,8 +158,10 @@ positive = st.floats(1e-6, 1e9)
 samples = st.lists(positive, min_size=1, max_size=12)
 priors = st.one_of(
     st.none(),
-    st.builds(Prior, sd=st.floats(1e-5, 0.3), df=st.floats(0.5, 200)),
-    st.builds(Prior, sd=st.floats(1e-5, 0.1), df=st.floats(0.5, 50), bad=st.floats(0, 0.59), far=st.floats(0.01, 1)),
+    st.builds(NoisePrior, sd=st.floats(1e-5, 0.3), df=st.floats(0.5, 200)),
+    st.builds(
+        NoisePrior, sd=st.floats(1e-5, 0.1), df=st.floats(0.5, 50), bad=st.floats(0, 0.59), far=st.floats(0.01, 1)
+    ),
 )
 orders = st.sampled_from(["base", "head", None])
 anything = st.lists(st.builds(PairSamples.of, samples, samples, orders), min_size=1, max_size=9)
@@ -178,7 +183,7 @@ def assert_sane(decision: Decision, pairs: int) -> None:
 
 @given(anything, priors)
 @settings(max_examples=200, deadline=None)
-def test_any_positive_numbers_give_a_sane_decision(pairs: list[PairSamples], prior: Prior | None) -> None:
+def test_any_positive_numbers_give_a_sane_decision(pairs: list[PairSamples], prior: NoisePrior | None) -> None:
     decision = replay(Policy(), prior, pairs)
     assert decision is not None
     assert_sane(decision, len(pairs))
@@ -197,7 +202,7 @@ def test_numbers_that_are_none_are_refused_in_one_line(numbers: list[float]) -> 
 
 @given(anything, priors, st.floats(1e-3, 1e3))
 @settings(max_examples=60, deadline=None)
-def test_units_do_not_matter(pairs: list[PairSamples], prior: Prior | None, unit: float) -> None:
+def test_units_do_not_matter(pairs: list[PairSamples], prior: NoisePrior | None, unit: float) -> None:
     scaled = [PairSamples.of([unit * v for v in p.base], [unit * v for v in p.head], p.first) for p in pairs]
     one, other = replay(Policy(), prior, pairs), replay(Policy(), prior, scaled)
     assert one is not None
@@ -207,7 +212,7 @@ def test_units_do_not_matter(pairs: list[PairSamples], prior: Prior | None, unit
 
 @given(anything, priors)
 @settings(max_examples=60, deadline=None)
-def test_time_and_speed_are_judged_alike(pairs: list[PairSamples], prior: Prior | None) -> None:
+def test_time_and_speed_are_judged_alike(pairs: list[PairSamples], prior: NoisePrior | None) -> None:
     inverse = [PairSamples.of([1 / v for v in p.base], [1 / v for v in p.head], p.first) for p in pairs]
     speed, time = replay(Policy(), prior, pairs, "higher"), replay(Policy(), prior, inverse, "lower")
     assert speed is not None
@@ -244,9 +249,9 @@ def test_equal_values_and_ten_thousand_samples() -> None:
         lambda: Policy(alpha=0.0),
         lambda: Policy(beta=0.7),
         lambda: Policy(max_pairs=0),
-        lambda: Prior(sd=0.0, df=3),
-        lambda: Prior(sd=0.1, df=math.inf),
-        lambda: Prior(sd=0.1, df=3, bad=0.9),
+        lambda: NoisePrior(sd=0.0, df=3),
+        lambda: NoisePrior(sd=0.1, df=math.inf),
+        lambda: NoisePrior(sd=0.1, df=3, bad=0.9),
         lambda: Judge(Policy(), None, better="taller"),  # type: ignore[arg-type]
         lambda: PairSamples.of([1.0], [1.0], "left"),  # type: ignore[arg-type]
         lambda: learn([math.nan]),
@@ -299,9 +304,9 @@ def test_anything_finite_can_be_learned_from(differences: list[float]) -> None:
 
 def test_scattered_samples_are_told() -> None:
     scattered = [PairSamples.of([95.0, 100.0, 105.0, 98.0], [101.0, 94.0, 106.0, 99.0])]
-    decision = decide(Policy(), Prior(0.003, 10), scattered, "lower")
+    decision = decide(Policy(), NoisePrior(0.003, 10), scattered, "lower")
     assert "samples_scatter" in codes(decision)
-    assert "samples_scatter" not in codes(decide(Policy(), Prior(0.003, 10), pairs_of([0.0]), "lower"))
+    assert "samples_scatter" not in codes(decide(Policy(), NoisePrior(0.003, 10), pairs_of([0.0]), "lower"))
 
 
 def test_no_prior_is_told_with_what_was_assumed() -> None:

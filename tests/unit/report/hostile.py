@@ -70,7 +70,7 @@ RESULTS = st.builds(
     exit_code=SMALL,
     base=SIDES,
     head=SIDES,
-    limits=st.builds(r.Limits, max_pairs=SMALL, min_pairs_to_fail=SMALL, minutes=SURE, alpha=SURE, beta=SURE),
+    limits=st.builds(r.RunLimits, max_pairs=SMALL, min_pairs_to_fail=SMALL, minutes=SURE, alpha=SURE, beta=SURE),
     cost=st.builds(r.Cost, launches=SMALL, gpu_minutes=NUMBER, wall_s=SURE),
     metrics=_tuples(METRICS),
     launches=_tuples(LAUNCHES),

@@ -57,7 +57,7 @@ def a_plan(**changes: object) -> r.Plan:
         seed=7,
         recipes=recipes,
         metrics=metrics,
-        limits=r.Limits(max_pairs=6, min_pairs_to_fail=2, minutes=90, alpha=0.01, beta=0.05),
+        limits=r.RunLimits(max_pairs=6, min_pairs_to_fail=2, minutes=90, alpha=0.01, beta=0.05),
         config="test",
         config_hash="test",
     )

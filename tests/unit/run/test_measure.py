@@ -98,7 +98,7 @@ def test_a_proven_regression_outlives_a_server_that_dies_later(tmp_path: Path) -
 
 
 def test_the_limit_of_minutes_ends_it_as_inconclusive(tmp_path: Path) -> None:
-    plan = a_plan(limits=r.Limits(max_pairs=6, min_pairs_to_fail=2, minutes=5, alpha=0.01, beta=0.05))
+    plan = a_plan(limits=r.RunLimits(max_pairs=6, min_pairs_to_fail=2, minutes=5, alpha=0.01, beta=0.05))
     result, _ = measured(tmp_path, lambda journal: TableBench(journal, slower_by(0.04)), plan)
     assert result.verdict is r.Verdict.INCONCLUSIVE
     assert "5 minutes" in result.reason
@@ -281,7 +281,7 @@ def test_all_pairs_of_a_calibration_and_of_a_searchs_step_are_measured(
 
 
 def test_without_time_to_try_again_what_had_gone_wrong_stands(tmp_path: Path) -> None:
-    limits = r.Limits(max_pairs=6, min_pairs_to_fail=2, minutes=5, alpha=0.01, beta=0.05)
+    limits = r.RunLimits(max_pairs=6, min_pairs_to_fail=2, minutes=5, alpha=0.01, beta=0.05)
     plan = a_plan(limits=limits)
     whole, _ = measured(
         tmp_path,
@@ -297,7 +297,7 @@ def test_without_time_to_try_again_what_had_gone_wrong_stands(tmp_path: Path) ->
 
 
 def test_a_run_out_of_time_says_so_when_it_goes_on(tmp_path: Path) -> None:
-    plan = a_plan(limits=r.Limits(max_pairs=6, min_pairs_to_fail=2, minutes=5, alpha=0.01, beta=0.05))
+    plan = a_plan(limits=r.RunLimits(max_pairs=6, min_pairs_to_fail=2, minutes=5, alpha=0.01, beta=0.05))
     measured(tmp_path, lambda journal: TableBench(journal, slower_by(0.04)), plan)
     facts = tmp_path / FACTS_FILE
     facts.write_text("".join(line for line in facts.read_text().splitlines(True) if '"kind":"fault"' not in line))

@@ -16,12 +16,12 @@ from perfgate.config.files import load, resolve
 from perfgate.config.model import BoxFile
 from perfgate.judge.evidence import RunFacts
 from perfgate.judge.power import MOST, LaunchCost, Spread, planned_samples, samples_per_launch
-from perfgate.judge.values import Prior
+from perfgate.judge.values import NoisePrior
 from perfgate.records import LaunchId, Notice
 from perfgate.run.evidence import launch_cost, usual_costs
 from perfgate.run.folder import write_run_file
 from perfgate.run.launch import workload_hash
-from perfgate.run.ledger import LEDGER_FILE, Known, Ledger, PairKind
+from perfgate.run.ledger import LEDGER_FILE, KnownNoise, Ledger, PairKind
 from perfgate.run.noise import (
     Memory,
     kind_of,
@@ -313,8 +313,8 @@ def test_which_seed_was_planted_does_not_matter(tmp_path: Path, ledger: Ledger) 
 
 
 def test_each_warning_of_the_ledger_is_told_once_with_its_largest_number() -> None:
-    def known(pairs: int, code: str = "ledger_old") -> Known:
-        return Known(None, "", warnings=(Notice(code, f"{pairs} {code}", {"pairs": pairs}),))
+    def known(pairs: int, code: str = "ledger_old") -> KnownNoise:
+        return KnownNoise(None, "", warnings=(Notice(code, f"{pairs} {code}", {"pairs": pairs}),))
 
     memory = Memory((known(3), known(12), known(7), known(1, "ledger_foreign")))
     assert memory.warnings == ("12 ledger_old", "1 ledger_foreign")
@@ -354,9 +354,9 @@ def knowing(**spreads: Spread) -> Memory:
     """By metric; the plan's are baseline tok_s and decode_ms, eagle3 tok_s and verify_ms."""
     return Memory(
         tuple(
-            Known(Prior(0.01, 10), "ledger", 10, spreads.get(metric.metric), 4.0)
+            KnownNoise(NoisePrior(0.01, 10), "ledger", 10, spreads.get(metric.metric), 4.0)
             if metric.metric in spreads
-            else Known(None, "")
+            else KnownNoise(None, "")
             for metric in calibration().metrics
         )
     )
@@ -405,7 +405,7 @@ def test_no_more_samples_than_a_verdict_can_use(spread: Spread, count: int) -> N
 
 
 def test_fewer_samples_than_the_ledger_learned_from_leave_more_noise() -> None:
-    known = Known(Prior(0.01, 10, bad=0.05, far=0.06), "ledger", 10, Spread(0.006, 0.01), samples=8.0)
+    known = KnownNoise(NoisePrior(0.01, 10, bad=0.05, far=0.06), "ledger", 10, Spread(0.006, 0.01), samples=8.0)
     fewer = prior_at(known, 2)
     assert fewer is not None
     assert fewer.sd == pytest.approx(math.sqrt(0.01**2 + 2 * 0.01**2 * (1 / 2 - 1 / 8)))
@@ -414,7 +414,7 @@ def test_fewer_samples_than_the_ledger_learned_from_leave_more_noise() -> None:
 
 
 def test_the_plan_takes_the_prior_of_its_own_number_of_samples() -> None:
-    memory = Memory(tuple(Known(Prior(0.01, 10), "ledger", 10, Spread(0.006, 0.01), 8.0) for _ in range(4)))
+    memory = Memory(tuple(KnownNoise(NoisePrior(0.01, 10), "ledger", 10, Spread(0.006, 0.01), 8.0) for _ in range(4)))
     few, many = (with_known_noise(changed(calibration(), samples=count), memory) for count in (2, 8))
     assert priors(many) == {0.01}
     assert all(sd is not None and sd > 0.01 for sd in priors(few))
