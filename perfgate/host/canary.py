@@ -156,12 +156,13 @@ class CanaryProcess:
         clocks: list[Sequence[GpuReading]] = []
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
-            while told.answer is None:
+            while told.answer is None or (told.began and self._read_gpus is not None):
                 if time.monotonic() > deadline:
                     raise ValueError(f"not within {self._setup.limit_s:.0f} s")
-                if told.loaded and self._read_gpus is not None:
+                if (told.loaded or told.began) and self._read_gpus is not None:
+                    told.began = False
                     clocks.append(self._read_gpus(time.monotonic()))
-                if selector.select(CLOCK_PERIOD_S):
+                if told.answer is None and selector.select(CLOCK_PERIOD_S):
                     part = os.read(process.stdout.fileno(), 65536)
                     if not part:
                         raise ValueError(f"its process ended with status {process.wait()}")
@@ -204,6 +205,7 @@ class _Told:
     def __init__(self) -> None:
         self._text = b""
         self.loaded = False
+        self.began = False  # and nothing has been read since: a load too short to be met is read beside
         self.answer: bytes | None = None
 
     def hear(self, part: bytes) -> None:
@@ -211,6 +213,7 @@ class _Told:
         for line in lines:
             if line in (LOAD_BEGINS, LOAD_ENDS):
                 self.loaded = line == LOAD_BEGINS
+                self.began = self.began or self.loaded
             elif NCCL_SAYS not in line:
                 self.answer = line
         if len(self._text) > MAX_ANSWER:

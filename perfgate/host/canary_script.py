@@ -106,7 +106,8 @@ def _outcome(pid: int, reading: int) -> dict[str, Any]:
 def measure(rank: int, ranks: int, request: dict[str, Any], folder: str) -> Readings:
     repeats = int(request["repeats"])
     if torch is None:
-        return {"compute_ms": [milliseconds(_hash) for _ in range(repeats)]}
+        with _told_load(rank):
+            return {"compute_ms": [milliseconds(_hash) for _ in range(repeats)]}
     on_gpu = request["device"] == "cuda"
     if on_gpu:
         torch.cuda.set_device(rank)
