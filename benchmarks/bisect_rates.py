@@ -19,8 +19,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from perfgate.blame.bisect.evidence import Noise, Seen
-from perfgate.blame.bisect.search import Finding, Kind, Line, Rules, Step, next_step, noiseless_launches
+from perfgate.blame.bisect.evidence import PairNoise, Seen
+from perfgate.blame.bisect.search import Kind, Line, Rules, SearchFinding, Step, next_step, noiseless_launches
 
 LEDGER_PAIRS = 8
 Draw = Callable[[random.Random, int], float]  # a launch's noise; the number of launches so far
@@ -50,7 +50,7 @@ def drifting(pair_sd: float, a_launch: float) -> Draw:
 
 @dataclass(frozen=True)
 class Played:
-    findings: tuple[Finding, ...]
+    findings: tuple[SearchFinding, ...]
     culprits: tuple[int, ...]
     launches: int
 
@@ -67,7 +67,7 @@ def play(world: World, seed: int) -> Played:
         return math.fsum(size for k, size in culprits.items() if k <= at) + world.draw(rng, launches)
 
     ledger = [launch(0) - launch(0) for _ in range(LEDGER_PAIRS)]
-    noise = Noise(max(1e-4, math.sqrt(math.fsum(d * d for d in ledger) / LEDGER_PAIRS)), LEDGER_PAIRS)
+    noise = PairNoise(max(1e-4, math.sqrt(math.fsum(d * d for d in ledger) / LEDGER_PAIRS)), LEDGER_PAIRS)
     launches = 0
     weight = {at: 1.0 if at in culprits else rng.choice((0.0, 0.0, 0.2)) for at in range(1, world.commits + 1)}
     line = Line(world.commits, weight=weight if world.prior else {})

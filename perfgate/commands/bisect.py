@@ -28,7 +28,7 @@ REPLAY_FILE = "git-bisect.log"
 
 
 @dataclass(frozen=True)
-class Question:
+class BisectRequest:
     good: str
     bad: str
     recipe: str | None = None
@@ -38,7 +38,7 @@ class Question:
     alpha: float = 0.01
 
 
-def bisect(question: Question, request: GateRequest, progress: Progress) -> tuple[Path, Bisected]:
+def bisect(question: BisectRequest, request: GateRequest, progress: Progress) -> tuple[Path, Bisected]:
     """The whole bisect, new or resumed. Its folder holds every step's run."""
     repository = Repository(request.repo)
     good, bad = repository.resolve(question.good), repository.resolve(question.bad)

@@ -82,7 +82,7 @@ def bisect(
         seed=seed,
         wait_s=wait * 60,
     )
-    question = bisecting.Question(good, bad, recipe, metric, minutes, first_parent=not every_commit)
+    question = bisecting.BisectRequest(good, bad, recipe, metric, minutes, first_parent=not every_commit)
     try:
         folder, found = bisecting.bisect(question, request, Progress())
     except Interrupted as interrupted:

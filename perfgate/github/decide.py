@@ -1,7 +1,7 @@
 """What to do about an event: all of it here, all of it pure. What a verdict becomes is in `outcome`, as pure.
 
 What is known is handed in (`gather` read it); what is to be written is handed back (`say` writes it). An event ends in
-a `Decision`, or in `Measure`, which asks for one thing more to be read: what the commits change.
+a `Response`, or in `Measure`, which asks for one thing more to be read: what the commits change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from perfgate.github.commits import Comparison
 from perfgate.github.events import CommentEvent, MergeGroupEvent, PullEvent
 from perfgate.github.gather import Known, Refs
 from perfgate.github.job import Job
-from perfgate.github.outcome import CheckWord, CommentWord, Decision, Outcome, settled
+from perfgate.github.outcome import CheckWord, CommentWord, Outcome, Response, settled
 from perfgate.github.request import Authorised
 from perfgate.records import Verdict
 from perfgate.report.headline import Headline
@@ -86,52 +86,52 @@ def may(
 # ------------------------------------------------------------------------------------------------ a push or a label
 
 
-def at_once(event: PullEvent | CommentEvent | MergeGroupEvent, job: Job) -> Decision | None:
+def at_once(event: PullEvent | CommentEvent | MergeGroupEvent, job: Job) -> Response | None:
     """What needs nothing to be read: None where something does."""
     match event:
         case MergeGroupEvent():
             return _on_merge_group(event, job)
         case PullEvent() if event.action != "closed" and event.sender.login in ROBOTS:
-            return Decision(summary=words.robot_summary(event.number, event.sender.login))
+            return Response(summary=words.robot_summary(event.number, event.sender.login))
         case PullEvent() if event.action != "closed" and event.fork:
-            return Decision(summary=words.fork_summary(event.number, event.head))
+            return Response(summary=words.fork_summary(event.number, event.head))
         case _:
             return None
 
 
-def _on_merge_group(event: MergeGroupEvent, job: Job) -> Decision:
+def _on_merge_group(event: MergeGroupEvent, job: Job) -> Response:
     """A required check must not hang here; the pull request was measured on its own."""
     if event.action != "checks_requested":
-        return Decision()
+        return Response()
     text = "skipped: measured on the PR"
     identity = opened_id(job.run, job.attempt)
     check = CheckWord(sha=event.head, external_id=identity, title=text, summary=text, conclusion="success")
-    return Decision(summary=text, check=check)
+    return Response(summary=text, check=check)
 
 
-def on_pull(event: PullEvent, known: Known, job: Job) -> Decision | Measure:
+def on_pull(event: PullEvent, known: Known, job: Job) -> Response | Measure:
     """Something happened to a pull request of this repository's own branches, or any was closed."""
     pull, rules = known.pull, known.config.github
     running = known.open_entry()
     if event.action == "closed":
         if running is None:
-            return Decision(summary="Nothing is being measured.")
-        return Decision(summary="The measurement is ended.", outputs={"cancel": "true", "pr": str(pull.number)})
+            return Response(summary="Nothing is being measured.")
+        return Response(summary="The measurement is ended.", outputs={"cancel": "true", "pr": str(pull.number)})
     if not pull.open:
-        return Decision(summary="The pull request is closed.")
+        return Response(summary="The pull request is closed.")
     if pull.head != event.head:
-        return Decision(summary="A newer push is on its way; that one is measured.")
+        return Response(summary="A newer push is on its way; that one is measured.")
     looked_at = event.action in MOVED or event.new_base
     if rules.auto == "paths" and looked_at and not (pull.draft and event.action != "ready_for_review"):
         seen = None if event.new_base or job.attempt > 1 else _seen(known)
         if seen is None:
             return Measure(head=event.head, new_base=event.new_base)
         why = f"{words.sha(pull.head)} was measured already, or is being measured."
-        return _moved(known, job, why, words.again_headline(seen)) if seen.told else Decision(summary=why)
+        return _moved(known, job, why, words.again_headline(seen)) if seen.told else Response(summary=why)
     if rules.auto == "label" and event.action == "labeled" and event.label == rules.label:
         if at_least(known.level, rules.who.run):
             return Measure(head=event.head)
-        return Decision(summary=f"The label counts only from somebody with {rules.who.run} permission.")
+        return Response(summary=f"The label counts only from somebody with {rules.who.run} permission.")
     return _left(event, known, job)
 
 
@@ -142,7 +142,7 @@ def _seen(known: Known) -> Entry | None:
     return None if gone else entry
 
 
-def _left(event: PullEvent, known: Known, job: Job) -> Decision:
+def _left(event: PullEvent, known: Known, job: Job) -> Response:
     """Nothing is measured; the comment and the checks do not go on speaking of another head, or of another base."""
     pull, rules = known.pull, known.config.github
     drop = rules.label if event.action == "synchronize" and rules.label in pull.labels else ""
@@ -160,18 +160,18 @@ def _left(event: PullEvent, known: Known, job: Job) -> Decision:
     if event.new_base:
         return _other_base(known, job, why)
     if event.action != "synchronize" or known.open_entry():
-        return Decision(number=pull.number, summary=why, drop_label=drop)
+        return Response(number=pull.number, summary=why, drop_label=drop)
     seen = _seen(known)
     told = words.again_headline(seen) if seen else words.moved_headline(known.past.own.state.reported)
     return _moved(known, job, why, told, drop)
 
 
-def _moved(known: Known, job: Job, why: str, told: Headline, drop_label: str = "") -> Decision:
+def _moved(known: Known, job: Job, why: str, told: Headline, drop_label: str = "") -> Response:
     """The comment says what is known of the head that is there now."""
     text = words.without_numbers(known.pull.head, told, "", "", job.run_url)
     word = CommentWord(state=lambda state: state, now=lambda _: text, new=False)
     has_one = known.past.own.id is not None
-    return Decision(
+    return Response(
         number=known.pull.number,
         locked=known.pull.locked,
         summary=why,
@@ -180,7 +180,7 @@ def _moved(known: Known, job: Job, why: str, told: Headline, drop_label: str = "
     )
 
 
-def _other_base(known: Known, job: Job, why: str) -> Decision:
+def _other_base(known: Known, job: Job, why: str) -> Response:
     """No check goes on saying that a head is fine which was measured against another base."""
     text = words.without_numbers(
         known.pull.head, words.OTHER_BASE, words.other_base(known.pull.base_ref), "", job.run_url
@@ -198,7 +198,7 @@ def _other_base(known: Known, job: Job, why: str) -> Decision:
         if order_of(check) and check.status == "completed"
     )
     word = CommentWord(state=lambda state: state, now=lambda _: text, new=False)
-    return Decision(
+    return Response(
         number=known.pull.number,
         locked=known.pull.locked,
         summary=why,
@@ -216,7 +216,7 @@ def is_meant(event: CommentEvent) -> bool:
     return event.action == "created" and event.on_pull_request and not robot
 
 
-def on_command(command: Command | Malformed, event: CommentEvent, known: Known, job: Job) -> Decision | Measure:
+def on_command(command: Command | Malformed, event: CommentEvent, known: Known, job: Job) -> Response | Measure:
     """A command of somebody of this permission level, on the pull request as it is now."""
     pull, rules, state = known.pull, known.config.github, known.past.own.state
     if isinstance(command, Malformed):
@@ -228,7 +228,7 @@ def on_command(command: Command | Malformed, event: CommentEvent, known: Known, 
         return _reply(known, words.not_allowed(command.name, needed(command.name, rules)))
     answered = {*(one.comment for one in state.entries), *(one.comment for one in state.accepted)}
     if event.comment in answered and job.attempt == 1:
-        return Decision(summary="This comment was answered already.")
+        return Response(summary="This comment was answered already.")
     if isinstance(command, Cancel):
         return _cancel(known)
     if not pull.open:
@@ -248,8 +248,8 @@ def on_command(command: Command | Malformed, event: CommentEvent, known: Known, 
     return Measure(head=pull.head, recipes=recipes, comment=event.comment)
 
 
-def _reply(known: Known, text: str, error: PerfgateError | None = None) -> Decision:
-    return Decision(number=known.pull.number, locked=known.pull.locked, reply=text, error=error)
+def _reply(known: Known, text: str, error: PerfgateError | None = None) -> Response:
+    return Response(number=known.pull.number, locked=known.pull.locked, reply=text, error=error)
 
 
 def _run(command: Run, known: Known) -> str | None:
@@ -273,16 +273,16 @@ def _rerun(command: Rerun, known: Known) -> str | None:
     return None
 
 
-def _cancel(known: Known) -> Decision:
+def _cancel(known: Known) -> Response:
     """Also of a closed pull request: the box goes on measuring it all the same."""
     newest = known.past.own.state.newest
     if known.open_entry():
-        return Decision(number=known.pull.number, outputs={"cancel": "true", "pr": str(known.pull.number)}, done=True)
+        return Response(number=known.pull.number, outputs={"cancel": "true", "pr": str(known.pull.number)}, done=True)
     ended = " here: that run has ended." if newest and newest.open else " here."
     return _reply(known, f"Nothing is being measured{ended}")
 
 
-def _accept(command: Accept, event: CommentEvent, known: Known, job: Job) -> Decision:
+def _accept(command: Accept, event: CommentEvent, known: Known, job: Job) -> Response:
     """Binds to what its writer could have read, the newest verdict at that time; its check stays neutral then."""
     pull, state = known.pull, known.past.state
     if known.open_entry():
@@ -317,7 +317,7 @@ def _accept(command: Accept, event: CommentEvent, known: Known, job: Job) -> Dec
         for check in known.past.checks
         if check.conclusion == "failure" and tells_a_loss(check)
     )
-    return Decision(
+    return Response(
         number=pull.number,
         locked=pull.locked,
         others=checks,
@@ -329,13 +329,13 @@ def _accept(command: Accept, event: CommentEvent, known: Known, job: Job) -> Dec
 # ------------------------------------------------------------------------------------------------ what it changes
 
 
-def on_comparison(start: Measure, known: Known, found: Comparison | PerfgateError, job: Job) -> Decision:
+def on_comparison(start: Measure, known: Known, found: Comparison | PerfgateError, job: Job) -> Response:
     """Hands over to the box what there is to measure; settles at once what there is not."""
     pull, config = known.pull, known.config
     entry = _entry(job, start)
     quiet = start.comment is None  # what has nothing to measure, and nobody asked for, makes no new comment
 
-    def settle(outcome: Outcome) -> Decision:
+    def settle(outcome: Outcome) -> Response:
         return settled(entry, outcome, known.past, job, number=pull.number, locked=pull.locked, quiet=quiet)
 
     if isinstance(found, PerfgateError):
@@ -346,7 +346,7 @@ def on_comparison(start: Measure, known: Known, found: Comparison | PerfgateErro
     )
     seen = _seen(known)
     if start.new_base and seen is not None and seen.trees == entry.trees:
-        return Decision(summary="It goes to another branch, but was measured against the same base.")
+        return Response(summary="It goes to another branch, but was measured against the same base.")
     if found.diff.nothing:
         return settle(Outcome(cause=NOTHING, reason=found.diff.reason))
     request = _request(job, found, config, known.tip).model_copy(
@@ -362,7 +362,7 @@ def on_comparison(start: Measure, known: Known, found: Comparison | PerfgateErro
         summary=text,
     )
     running = entry.model_copy(update={"word": "running"})
-    return Decision(
+    return Response(
         number=pull.number,
         locked=pull.locked,
         check=check,
@@ -372,15 +372,15 @@ def on_comparison(start: Measure, known: Known, found: Comparison | PerfgateErro
     )
 
 
-NOTHING = words.Cause(words.NOTHING, "", Verdict.SKIPPED)
+NOTHING = words.NoResult(words.NOTHING, "", Verdict.SKIPPED)
 
 
-def on_refs(refs: Refs, found: Comparison, job: Job) -> Decision:
+def on_refs(refs: Refs, found: Comparison, job: Job) -> Response:
     """Two refs by hand: no pull request, so the summary tells it and the job's end."""
     if found.diff.nothing:
-        return Decision(summary=words.nothing_to_measure(found.diff.reason))
+        return Response(summary=words.nothing_to_measure(found.diff.reason))
     request = _request(job, found, refs.config, job.sha).model_copy(update={"fork": refs.fork})
-    return Decision(outputs=_handed_over(request))
+    return Response(outputs=_handed_over(request))
 
 
 def _entry(job: Job, start: Measure) -> Entry:

@@ -64,7 +64,7 @@ class CommentWord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class Response:
     """Everything that is to be written."""
 
     number: int | None = None  # of the pull request
@@ -89,7 +89,7 @@ class Outcome:
     """What came of a request: a result, or the cause why there is none. `reason` may hold strangers' text."""
 
     result: Result | None = None
-    cause: words.Cause = words.NOTHING_CAME
+    cause: words.NoResult = words.NOTHING_CAME
     reason: str = ""
 
     @property
@@ -122,13 +122,13 @@ def conclude(outcome: Outcome, fail_on: Collection[str] = ()) -> Conclusion:
 
 def on_outcome(
     request: Authorised, outcome: Outcome, past: Past, job: Job, head_now: str | None, locked: bool
-) -> Decision:
+) -> Response:
     """The last word on a request. Without a pull request the summary tells it, and how the job ends."""
     if request.pr is None:
         conclusion = conclude(outcome, request.fail_on)
         now_text, report = _texts(request.head, outcome, outcome.headline, [], job)
         outputs = {"verdict": outcome.word, "conclusion": conclusion, "comment-url": ""}
-        return Decision(summary=f"{now_text}\n\n{report(MAX_SUMMARY_TEXT)}", outputs=outputs, conclusion=conclusion)
+        return Response(summary=f"{now_text}\n\n{report(MAX_SUMMARY_TEXT)}", outputs=outputs, conclusion=conclusion)
     entry = Entry(
         run=request.run,
         attempt=request.attempt,
@@ -158,7 +158,7 @@ def settled(
     fail_on: Collection[str] = (),
     notes: Collection[str] = (),
     quiet: bool = False,
-) -> Decision:
+) -> Response:
     """Check, comment and summary of a request that has ended. What stood before counts as `comment` says."""
     entry = _told(entry, outcome)
     state = past.state.with_entry(entry)
@@ -188,7 +188,7 @@ def settled(
         kept = remembered(before, past.checks, past.head).with_entry(entry)
         return kept.model_copy(update={"report": entry.order}) if outcome.result else kept
 
-    return Decision(
+    return Response(
         number=number,
         locked=locked,
         summary=whole,

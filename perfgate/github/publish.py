@@ -19,7 +19,7 @@ from perfgate.github.client import Client, GithubError, Patience
 from perfgate.github.comment import opened_id
 from perfgate.github.gather import Past, gather_past
 from perfgate.github.job import Job, job_of
-from perfgate.github.outcome import CheckWord, Decision, Outcome, on_outcome
+from perfgate.github.outcome import CheckWord, Outcome, Response, on_outcome
 from perfgate.github.request import Authorised, request_from_line
 from perfgate.github.say import close_check, say
 from perfgate.records import Result
@@ -33,7 +33,7 @@ MINUTE_OF_GRACE = 60.0  # GitHub ends a job that is out of its time a little lat
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasureJob:
     """What is known of the measure job. `reason` and `artifact` come from the box: a stranger's."""
 
     result: JobResult
@@ -66,7 +66,7 @@ def publish_step(
     return Exit.REGRESSION if request.pr is None and decision.conclusion == "failure" else Exit.OK
 
 
-def publish(job: Job, client: Client, request: Authorised, outcome: Outcome) -> Decision:
+def publish(job: Job, client: Client, request: Authorised, outcome: Outcome) -> Response:
     """Sets check and comment, writes job summary and outputs. Done again it changes nothing."""
     past, pull = gather_past(job, client, request, request.pr) if request.pr else (Past(), None)
     decision = on_outcome(
@@ -80,11 +80,11 @@ def _opened(request: Authorised) -> CheckWord:
     return CheckWord(sha=request.head, external_id=opened_id(request.run, request.attempt), title="", summary="")
 
 
-def _measured(environment: Mapping[str, str], artifact: Path) -> Measured:
+def _measured(environment: Mapping[str, str], artifact: Path) -> MeasureJob:
     began = environment.get("PERFGATE_BEGAN", "")
     known = began.isascii() and began.isdigit() and len(began) < 15
     reason = environment.get("PERFGATE_REASON", "")[:1000]
-    return Measured(_job_result(environment), artifact, reason, float(began) if known else None)
+    return MeasureJob(_job_result(environment), artifact, reason, float(began) if known else None)
 
 
 def _job_result(environment: Mapping[str, str]) -> JobResult:
@@ -96,7 +96,7 @@ def _job_result(environment: Mapping[str, str]) -> JobResult:
     raise PerfgateError(f"not one of {', '.join(known)}", where="PERFGATE_MEASURED")
 
 
-def read_outcome(request: Authorised, measured: Measured, read: ReadArtifact = read_artifact) -> Outcome:
+def read_outcome(request: Authorised, measured: MeasureJob, read: ReadArtifact = read_artifact) -> Outcome:
     """What came of it. Whatever is wrong with the artifact is an outcome too, not an error of this job."""
     reason = visible(measured.reason, 300)
     if measured.result == "cancelled":
@@ -110,7 +110,7 @@ def read_outcome(request: Authorised, measured: Measured, read: ReadArtifact = r
         return Outcome(cause=words.NOT_BELIEVED, reason=f"{error.what}.")
 
 
-def _out_of_time(request: Authorised, measured: Measured) -> bool:
+def _out_of_time(request: Authorised, measured: MeasureJob) -> bool:
     """GitHub says `cancelled` of a job that it ended for its time, as of one that somebody cancelled."""
     if measured.began is None:
         return False

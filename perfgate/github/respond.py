@@ -1,7 +1,8 @@
 """`perfgate respond`: the first job. Who asks for what, for which full SHA, may they, and is there anything to measure?
 
 Runs on a hosted runner with a token, and with no code of the pull request: git reads its commits, nothing is checked
-out. What is allowed leaves as one `Request`; everything else ends here. Always in the same order: gather, decide, say.
+out. What is allowed leaves as one `Authorised`; everything else ends here. Always in the same order: gather, decide,
+say.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from perfgate.github.commits import Comparison
 from perfgate.github.events import CommentEvent, DispatchEvent, Event, MergeGroupEvent, PullEvent, read_event
 from perfgate.github.gather import Known, gather, gather_refs, read_comparison
 from perfgate.github.job import Job, job_of
-from perfgate.github.outcome import Decision
+from perfgate.github.outcome import Response
 from perfgate.github.say import reply, say
 
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]{0,200}")
@@ -67,7 +68,7 @@ def _carry_out(
     job: Job,
     client: Client,
     known: Known,
-    decision: Decision | decide.Measure,
+    decision: Response | decide.Measure,
     event: CommentEvent | None = None,
 ) -> None:
     if isinstance(decision, decide.Measure):

@@ -15,11 +15,11 @@ from perfgate.github.comment import MARKER, Own, Text, assemble, room_for_report
 from perfgate.github.events import CommentEvent
 from perfgate.github.gather import find_own
 from perfgate.github.job import Job
-from perfgate.github.outcome import CheckWord, CommentWord, Decision, check_details
+from perfgate.github.outcome import CheckWord, CommentWord, Response, check_details
 from perfgate.report.escape import plain
 
 
-def say(job: Job, client: Client, decision: Decision, event: CommentEvent | None = None) -> None:
+def say(job: Job, client: Client, decision: Response, event: CommentEvent | None = None) -> None:
     """`event`: the comment that is answered."""
     opens = decision.check is not None and decision.check.conclusion is None
     failures: list[GithubError] = []
@@ -57,7 +57,7 @@ def _kept(failures: list[GithubError], *, raising: bool = False) -> Iterator[Non
         failures.append(error)
 
 
-def _hand_back(job: Job, decision: Decision, url: str, failures: list[GithubError]) -> None:
+def _hand_back(job: Job, decision: Response, url: str, failures: list[GithubError]) -> None:
     told = [decision.summary, *(f"> [!WARNING]\n> {plain(str(error))}" for error in failures)]
     if any(told):
         job.write_summary("\n\n".join(part for part in told if part))
@@ -114,7 +114,7 @@ def close_check(job: Job, client: Client, opened: CheckWord) -> None:
 # ------------------------------------------------------------------------------------------------ the comment
 
 
-def _write_comment(job: Job, client: Client, decision: Decision) -> str:
+def _write_comment(job: Job, client: Client, decision: Response) -> str:
     """Its address. It is read first, for another run may have had a word since.
 
     Where two runs make the first comment at the same time, the later one is taken back and its word goes into the
@@ -169,7 +169,7 @@ def _kept_report(job: Job, own: Own) -> str:
 # ------------------------------------------------------------------------------------------------ answers
 
 
-def _answer(job: Job, client: Client, decision: Decision, event: CommentEvent | None) -> None:
+def _answer(job: Job, client: Client, decision: Response, event: CommentEvent | None) -> None:
     number = decision.number
     if decision.drop_label and number is not None:
         client.drop_label(number, decision.drop_label)

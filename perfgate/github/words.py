@@ -74,7 +74,7 @@ OTHER_BASE = Headline("⚠️", f"{HEAD} was measured against another base", MAI
 
 
 @dataclass(frozen=True)
-class Cause:
+class NoResult:
     """Why a request ended without a result, in words of its own: what, who acts, and the next step."""
 
     headline: Headline
@@ -82,8 +82,8 @@ class Cause:
     verdict: Verdict = Verdict.ENVIRONMENT
 
 
-def _unmeasured(symbol: str, why: str, act: str, step: str) -> Cause:
-    return Cause(Headline(symbol, f"{HEAD} was not measured: {why}", act, act != NOBODY), step)
+def _unmeasured(symbol: str, why: str, act: str, step: str) -> NoResult:
+    return NoResult(Headline(symbol, f"{HEAD} was not measured: {why}", act, act != NOBODY), step)
 
 
 CANCELLED = _unmeasured("⚪", "cancelled", NOBODY, "`/perfgate run` measures it after all.")

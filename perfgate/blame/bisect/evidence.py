@@ -37,14 +37,14 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Noise:
+class PairNoise:
     """Of a pair's log difference: standard deviation, and what that is worth in pairs."""
 
     sd: float
     df: float
 
 
-UNKNOWN_NOISE = Noise(0.02, 3.0)
+UNKNOWN_NOISE = PairNoise(0.02, 3.0)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Estimate:
         return math.sqrt(self.base / self.df)
 
 
-def estimate(values: Sequence[float], noise: Noise) -> Estimate:
+def estimate(values: Sequence[float], noise: PairNoise) -> Estimate:
     mean = math.fsum(values) / len(values) if values else 0.0
     scatter = math.fsum((value - mean) ** 2 for value in values)
     return Estimate(mean, len(values), noise.df * noise.sd**2 + scatter, noise.df + len(values))
@@ -92,7 +92,7 @@ class Posterior:
         return math.fsum(p for k, p in self.single.items() if k <= position) / total if total else 0.5
 
 
-def posterior(places: Sequence[int], seen: Sequence[Seen], prior: Mapping[int, float], noise: Noise) -> Posterior:
+def posterior(places: Sequence[int], seen: Sequence[Seen], prior: Mapping[int, float], noise: PairNoise) -> Posterior:
     """`places`: the measurable positions, first and last known to differ. `prior`: for all but the first."""
     base = noise.df * noise.sd**2
     power = 0.5 * (noise.df + len(seen) - 1)

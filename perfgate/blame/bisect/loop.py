@@ -11,7 +11,7 @@ from typing import Any
 from perfgate import records as r
 from perfgate.blame.bisect.evidence import Seen
 from perfgate.blame.bisect.line import Position
-from perfgate.blame.bisect.search import Finding, Line, Rules, Step, Why, next_step
+from perfgate.blame.bisect.search import Line, Rules, SearchFinding, Step, Why, next_step
 from perfgate.blame.bisect.steps import Asked, Run, Told, measure
 from perfgate.errors import PerfgateError
 from perfgate.judge.suspects import OF_METRIC, Loss, rank, setting_of
@@ -29,7 +29,7 @@ MOVED = 0.5
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredStep:
     """One step as it came out, for the report."""
 
     step: Step
@@ -43,8 +43,8 @@ class Bisected:
 
     line: tuple[Position, ...]
     asked: Asked
-    measured: tuple[Measured, ...]
-    findings: tuple[Finding, ...]
+    measured: tuple[MeasuredStep, ...]
+    findings: tuple[SearchFinding, ...]
     broken: frozenset[int]
     minutes: float
     launches: int
@@ -68,7 +68,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self._seen: list[Seen] = []
-        self._measured: list[Measured] = []
+        self._measured: list[MeasuredStep] = []
         self._broken: set[int] = set()
         self._served: set[int] = set()
         self._spent = 0.0
@@ -88,7 +88,7 @@ class Loop:
             self._take(step, self._measure(folder, step))
         return self._result(step)
 
-    def _next(self, rules: Rules) -> Step | tuple[Finding, ...]:
+    def _next(self, rules: Rules) -> Step | tuple[SearchFinding, ...]:
         cost = {at: 1.0 if at in self._served else UNBUILT for at in range(len(self.line))}
         line = Line(len(self.line) - 1, frozenset(self._broken), self._weight(), cost)
         return next_step(line, self._seen, rules)
@@ -121,7 +121,7 @@ class Loop:
             self._seen.append(Seen(step.older, step.newer, told.slowdown, step.within))
             if step.why is Why.ENDS and step.within == (0, len(self.line) - 1):
                 self._ends.append(told)
-        self._measured.append(Measured(step, told.slowdown, broken))
+        self._measured.append(MeasuredStep(step, told.slowdown, broken))
 
     def _weight(self) -> dict[int, float]:
         """Suspicion of each position, by what it touches against what moved between the ends."""
@@ -145,7 +145,7 @@ class Loop:
             f"step {number}, {step.why.value}: {older.sha[:12]} against {newer.sha[:12]} {newer.title[:60]}"
         )
 
-    def _result(self, findings: tuple[Finding, ...], stopped: str = "") -> Bisected:
+    def _result(self, findings: tuple[SearchFinding, ...], stopped: str = "") -> Bisected:
         return Bisected(
             line=self.line,
             asked=self.asked,

@@ -13,7 +13,7 @@ import math
 from markupsafe import Markup
 
 from perfgate.blame.bisect.loop import Bisected
-from perfgate.blame.bisect.search import Finding, Kind
+from perfgate.blame.bisect.search import Kind, SearchFinding
 from perfgate.blame.bisect.told import answers, change, probabilities, sentences
 from perfgate.report.escape import code, plain
 from perfgate.report.svg import Drawing
@@ -93,7 +93,7 @@ def comment(found: Bisected) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def _told(one: Finding, found: Bisected) -> str:
+def _told(one: SearchFinding, found: Bisected) -> str:
     size = f"{change(one.slowdown, found)} {found.asked.metric} of {plain(found.asked.recipe, 60)}"
     newer = found.line[one.newer].commit
     if one.kind is Kind.NAMED:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
-from perfgate.blame.bisect.evidence import Estimate, Noise, Posterior, Seen, estimate, posterior
+from perfgate.blame.bisect.evidence import Estimate, PairNoise, Posterior, Seen, estimate, posterior
 
 CONFIRM_FROM = 0.4
 """From this probability on, a commit against its parent tells as much as another cut, and confirms as well."""
@@ -60,7 +60,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class SearchFinding:
     """About the commits after position `older` up to `newer`. `slowdown`: log, + = slower, - = a gain."""
 
     kind: Kind
@@ -72,12 +72,12 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitSearch:
     """More than one step: what lies before and after `at` is searched apart. `found`: the step at it, if it is one."""
 
     at: tuple[int, int]
     difference: float
-    found: Finding | None = None
+    found: SearchFinding | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Rules:
 
     budget: float = 0.03
     alpha: float = 0.01
-    noise: Noise = field(default_factory=lambda: Noise(0.02, 3.0))
+    noise: PairNoise = field(default_factory=lambda: PairNoise(0.02, 3.0))
     most_pairs: int = 60
 
 
@@ -116,10 +116,10 @@ class Line:
         return found
 
 
-def next_step(line: Line, seen: Sequence[Seen], rules: Rules) -> Step | tuple[Finding, ...]:
+def next_step(line: Line, seen: Sequence[Seen], rules: Rules) -> Step | tuple[SearchFinding, ...]:
     """The next pair, or all that was found. Largest difference first."""
     waiting = [(0, line.length)]
-    findings: list[Finding] = []
+    findings: list[SearchFinding] = []
     whole: float | None = None
     spent = len(seen) >= rules.most_pairs
     while waiting:
@@ -127,7 +127,7 @@ def next_step(line: Line, seen: Sequence[Seen], rules: Rules) -> Step | tuple[Fi
         outcome = _examine(line, part, seen, rules, whole, spent)
         if isinstance(outcome, Step):
             return outcome
-        if isinstance(outcome, Finding):
+        if isinstance(outcome, SearchFinding):
             findings.append(outcome)
         else:
             whole = outcome.difference if whole is None else whole
@@ -139,7 +139,7 @@ def next_step(line: Line, seen: Sequence[Seen], rules: Rules) -> Step | tuple[Fi
 
 def _examine(
     line: Line, part: tuple[int, int], seen: Sequence[Seen], rules: Rules, whole: float | None, spent: bool
-) -> Step | Finding | Split:
+) -> Step | SearchFinding | SplitSearch:
     """One part of the line: a step, a finding, or where more than one step splits it."""
     low, high = part
     here = [one for one in seen if low <= one.older and one.newer <= high and _holds(one.within, part)]
@@ -148,12 +148,12 @@ def _examine(
     decided = _differs(ends, least, rules, first=whole is None)
     if decided is None:
         if spent or ends.pairs >= ENDS_PAIRS:
-            return Finding(
+            return SearchFinding(
                 Kind.UNDECIDED if whole is None else Kind.RANGE, low, high, ends.mean if ends.pairs else None
             )
         return Step(low, high, Why.ENDS, part)
     if not decided:
-        return Finding(Kind.SAME if whole is None else Kind.SMALL, low, high, ends.mean)
+        return SearchFinding(Kind.SAME if whole is None else Kind.SMALL, low, high, ends.mean)
     places = line.places(low, high)
     now = posterior(places, here, line.prior(places), rules.noise)
     best = now.best
@@ -167,13 +167,13 @@ def _examine(
     if _is_a_step(against_parent, rules):
         whole_of_it = against_parent.against(abs(now.difference) / 2, above=False) >= math.log(1 / LEFTOVER)
         if whole_of_it and alone >= 1 - rules.alpha / 3 and now.several < DOUBT_FROM:
-            return Finding(kind, before, best, sign * against_parent.mean, alone)
+            return SearchFinding(kind, before, best, sign * against_parent.mean, alone)
         if not whole_of_it and against_parent.against(abs(now.difference), above=True) >= math.log(1 / BETA):
-            found = Finding(kind, before, best, sign * against_parent.mean, 1 - rules.alpha / 3)
-            return Split((before, best), now.difference, found)
+            found = SearchFinding(kind, before, best, sign * against_parent.mean, 1 - rules.alpha / 3)
+            return SplitSearch((before, best), now.difference, found)
     middle = _odd_one(places, now)
     if now.several >= SPLIT_FROM and middle is not None:
-        return Split((middle, middle), now.difference)
+        return SplitSearch((middle, middle), now.difference)
     if spent:
         return _range(places, now)
     if now.several >= DOUBT_FROM and middle is not None:
@@ -233,7 +233,7 @@ def _entropy(p: float) -> float:
     return 0.0 if p <= 0 or p >= 1 else -p * math.log2(p) - (1 - p) * math.log2(1 - p)
 
 
-def _range(places: Sequence[int], now: Posterior) -> Finding:
+def _range(places: Sequence[int], now: Posterior) -> SearchFinding:
     """The fewest commits in a row that hold the step with 95 %, and what it takes to narrow them."""
     best: tuple[int, int, float] | None = None
     for first in range(len(places) - 1):
@@ -249,7 +249,7 @@ def _range(places: Sequence[int], now: Posterior) -> Finding:
     shift = abs(now.difference) / max(now.sd, 1e-9)
     each = max(1, math.ceil((4 / shift) ** 2)) if shift else 9
     pairs = each * (math.ceil(math.log2(max(2, newer - older))) + LEAST_PAIRS)
-    return Finding(Kind.RANGE, older, newer, now.difference, held, pairs)
+    return SearchFinding(Kind.RANGE, older, newer, now.difference, held, pairs)
 
 
 def noiseless_launches(commits: int) -> int:

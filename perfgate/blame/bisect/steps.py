@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from perfgate import records as r
-from perfgate.blame.bisect.evidence import Noise
+from perfgate.blame.bisect.evidence import PairNoise
 from perfgate.blame.bisect.search import Step
 from perfgate.errors import Exit, PerfgateError
 from perfgate.records.files import RESULT_FILE, read_facts, read_result, write_whole
@@ -43,7 +43,7 @@ class Told:
     broken: r.Side | None
     minutes: float
     launches: int
-    noise: Noise | None = None
+    noise: PairNoise | None = None
     budget: float | None = None
     slowdowns: dict[str, float] | None = None  # of every metric of the recipe
     result: r.Result | None = None
@@ -166,8 +166,8 @@ def _budget(plan: r.Plan, asked: Asked) -> float | None:
     return next((one.budget for one in found), None)
 
 
-def _noise(plan: r.Plan, asked: Asked) -> Noise | None:
+def _noise(plan: r.Plan, asked: Asked) -> PairNoise | None:
     metric = next((one for one in plan.metrics if (one.recipe, one.metric) == (asked.recipe, asked.metric)), None)
     if metric is None or metric.prior_sd is None:
         return None
-    return Noise(metric.prior_sd, metric.prior_df or 3.0)
+    return PairNoise(metric.prior_sd, metric.prior_df or 3.0)

@@ -10,7 +10,7 @@ from typing import Any
 from perfgate import records as r
 from perfgate.blame.bisect.evidence import Seen, posterior
 from perfgate.blame.bisect.loop import Bisected
-from perfgate.blame.bisect.search import Finding, Kind, Line
+from perfgate.blame.bisect.search import Kind, Line, SearchFinding
 from perfgate.errors import Exit
 
 SCHEMA = "perfgate.bisect/1"
@@ -35,7 +35,7 @@ def sentences(found: Bisected) -> Iterator[str]:
     yield f"{found.launches} launches in {found.minutes:.0f} minutes, {commits}."
 
 
-def _sentence(one: Finding, found: Bisected) -> str:
+def _sentence(one: SearchFinding, found: Bisected) -> str:
     what = f"{r.METRICS[found.asked.metric].label} of {found.asked.recipe}"
     good, bad = found.line[0].commit, found.line[-1].commit
     error = f"{100 * found.rules.alpha:g} %"

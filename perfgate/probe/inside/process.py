@@ -35,14 +35,14 @@ def start(
     sitecustomize that has run since; `root`: this is the launch's first process. Raises OSError where the directory
     cannot be written."""
     journal = ProbeJournal(directory, int(os.environ.get("PERFGATE_PROBE_MAX_BYTES") or DEFAULT_MAX_BYTES))
-    process = Process(journal, toggle_in(directory))
+    process = ThisProcess(journal, toggle_in(directory))
     process.say_what_it_is(root)
     process.say_how_it_started(sitecustomize, entry, ran)
     process.keep()
     sys.meta_path.insert(0, hooks.TargetFinder(process.loaded))
 
 
-class Process:
+class ThisProcess:
     def __init__(self, journal: ProbeJournal, enabled: Callable[[], bool] | None) -> None:
         self.journal = journal
         self.timers = Timers(self.first_mark, journal.add, self.note, enabled)

@@ -7,21 +7,21 @@ import random
 
 import pytest
 
-from perfgate.blame.bisect.evidence import Noise, Seen, posterior
-from perfgate.blame.bisect.search import Finding, Kind, Line, Rules, Step, Why, next_step, noiseless_launches
+from perfgate.blame.bisect.evidence import PairNoise, Seen, posterior
+from perfgate.blame.bisect.search import Kind, Line, Rules, SearchFinding, Step, Why, next_step, noiseless_launches
 
-QUIET = Noise(0.01, 10)
+QUIET = PairNoise(0.01, 10)
 
 
 def play(
     steps: dict[int, float], length: int, sd: float = 0.01, seed: int = 1, line: Line | None = None, most: int = 60
-) -> tuple[tuple[Finding, ...], list[Seen], list[Step]]:
+) -> tuple[tuple[SearchFinding, ...], list[Seen], list[Step]]:
     """A whole search against a world where position k adds steps[k]."""
     rng = random.Random(seed)
     line = line or Line(length)
     seen: list[Seen] = []
     asked: list[Step] = []
-    rules = Rules(noise=Noise(max(sd, 0.002), 10), most_pairs=most)
+    rules = Rules(noise=PairNoise(max(sd, 0.002), 10), most_pairs=most)
     while isinstance(step := next_step(line, seen, rules), Step):
         asked.append(step)
         true = sum(size for k, size in steps.items() if step.older < k <= step.newer)
@@ -105,7 +105,7 @@ def test_built_positions_are_preferred_where_they_tell_nearly_as_much() -> None:
 
 def test_the_same_evidence_asks_the_same_step() -> None:
     _, seen, asked = play({5: 0.1}, 7)
-    rules = Rules(noise=Noise(0.01, 10))
+    rules = Rules(noise=PairNoise(0.01, 10))
     for number, step in enumerate(asked):
         assert next_step(Line(7), seen[:number], rules) == step
 
