@@ -136,8 +136,11 @@ def _sentence(total: float, shares: Sequence[Share]) -> str:
     """In words: "−36.0 %: verify +53 % explains −34.6 points, accept length −1.4". The points add up to the change."""
     change = 100 * math.expm1(-total)
     sure = [share for share in shares if share.sure]
-    if not sure or abs(change) < 0.5:
+    if not sure:
         return f"{_tenths(round(10 * change))} %: no phase moved for sure"
+    if abs(change) < 0.5:
+        moved = ", ".join(f"{NAMES[share.name]} {_tenths(round(-1000 * share.slowdown))}" for share in sure)
+        return f"{_tenths(round(10 * change))} %, in which parts moved against each other: {moved} points"
     points = dict(zip((share.name for share in shares), _points(change, total, shares), strict=True))
     first = sure[0]
     told = [

@@ -25,6 +25,11 @@ class JudgedMetric:
         return self.decision.state if self.decision else None
 
     @property
+    def believed(self) -> tuple[PairSamples, ...]:
+        """The pairs that the estimate stands on: without those that a bad launch spoiled."""
+        return tuple(self.pairs[number] for number in self.decision.believed) if self.decision else ()
+
+    @property
     def kind(self) -> r.MetricKind:
         return r.METRICS[self.plan.metric]
 
@@ -83,8 +88,8 @@ def _with_noise_of(own: r.MetricPlan, fallback: r.MetricPlan) -> r.MetricPlan:
 
 def _judge(evidence: Evidence, plan: r.MetricPlan) -> JudgedMetric:
     measured = evidence.pairs(plan.recipe)
-    missing = tuple(name for pair in measured for name in _without(pair, plan))
-    pairs = tuple(_samples(pair, plan) for pair in measured if not _without(pair, plan))
+    missing = tuple(name for pair in measured for name in lacking(pair, plan))
+    pairs = tuple(_samples(pair, plan) for pair in measured if not lacking(pair, plan))
     if len(pairs) * 2 < len(measured) or not pairs:  # a launch that lacks it drops its pair; most of them, the metric
         return JudgedMetric(plan, (), None, missing if pairs or len(measured) == 1 else ())
     limits = evidence.run.plan.limits
@@ -107,7 +112,7 @@ def prior_of(plan: r.MetricPlan) -> NoisePrior | None:
     )
 
 
-def _without(pair: MeasuredPair, plan: r.MetricPlan) -> tuple[str, ...]:
+def lacking(pair: MeasuredPair, plan: r.MetricPlan) -> tuple[str, ...]:
     """Its launches in which the metric is missing."""
     return tuple(one.id for one in (pair.base, pair.head) if not one.values(plan.metric, plan.concurrency))
 

@@ -12,7 +12,7 @@ from perfgate import records as r
 from perfgate.judge.calibration import calibration_verdict, false_alarms
 from perfgate.judge.decompose import ACCEPT, PLAIN_PHASES, SPECULATIVE_PHASES, decompose, read_recipes
 from perfgate.judge.evidence import Evidence, Launch, RunFacts
-from perfgate.judge.metrics import JudgedMetric, gated, judge_metrics, prior_of
+from perfgate.judge.metrics import JudgedMetric, gated, judge_metrics, lacking, prior_of
 from perfgate.judge.notices import compared_outputs, notices_of, probe_notices
 from perfgate.judge.suspects import nothing_touches, suspects_of
 from perfgate.judge.values import Decision
@@ -157,8 +157,8 @@ def _is_one_value(one: JudgedMetric) -> bool:
 
 
 def _base_value(one: JudgedMetric) -> float:
-    """Geometric mean of base's launch values."""
-    return math.exp(statistics.fmean(math.log(statistics.median(pair.base)) for pair in one.pairs))
+    """Geometric mean of base's launch values, of the pairs that the estimate stands on."""
+    return math.exp(statistics.fmean(math.log(statistics.median(pair.base)) for pair in one.believed))
 
 
 def _finite(value: float) -> float | None:
@@ -182,9 +182,10 @@ def _decomposition(evidence: Evidence, judged: JudgedMetric, reading: str) -> r.
     if judged.decision is None:
         return None
     plan = judged.plan
+    measured = [pair for pair in evidence.pairs(plan.recipe) if not lacking(pair, plan)]
     pairs = [
         (_medians(pair.base, plan.concurrency), _medians(pair.head, plan.concurrency))
-        for pair in evidence.pairs(plan.recipe)
+        for pair in (measured[number] for number in judged.decision.believed)
     ]
     split = decompose(pairs, judged.decision.slowdown, prior_of(plan))
     if split is None:

@@ -82,6 +82,7 @@ def decide(policy: Policy, prior: NoisePrior | None, pairs: Sequence[PairSamples
         effect=_effect(state, low, high),
         drift=drift_of(look.explained),
         warnings=caveats(look.explained, prior, pairs, policy),
+        believed=tuple(sorted(look.explained.good)),
     )
 
 

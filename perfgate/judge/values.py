@@ -118,6 +118,7 @@ class Decision:
     effect: Effect
     drift: Drift | None = None
     warnings: tuple[Notice, ...] = ()
+    believed: tuple[int, ...] = ()  # numbers, from 0, of the pairs that the estimate stands on
 
 
 def _checked(samples: Sequence[float], side: Side) -> tuple[float, ...]:

@@ -153,3 +153,14 @@ def test_two_recipes_tell_where(plain: Decision | None, speculative: Decision | 
     reading = read_recipes(plain, speculative)
     assert reading.where is where
     assert reading.sentence.endswith(".")
+
+
+def test_parts_that_moved_against_each_other_are_told_although_the_sum_did_not_move() -> None:
+    """Accept length −18 and verify +18 points: before, "no phase moved for sure"."""
+    base = {"tok_s": 100.0, "accept_length": 2.5, "cycle_ms": 25.0, "verify_ms": 20.0}
+    head = {"tok_s": 100.0, "accept_length": 2.0, "cycle_ms": 20.0, "verify_ms": 15.0}
+    split = decompose([(base, head)] * 4, 0.0, NoisePrior(0.005, 20))
+    assert split is not None
+    assert "no phase moved" not in split.sentence
+    assert "accept length −" in split.sentence
+    assert "verify +" in split.sentence

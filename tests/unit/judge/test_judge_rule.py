@@ -328,3 +328,8 @@ def test_statistics_stand_alone(module: str) -> None:
         for name in names:
             own = name == "perfgate.records" or name.removeprefix("perfgate.judge.") in STATISTICS
             assert own or name.split(".")[0] in sys.stdlib_module_names, f"{module} imports {name}"
+
+
+def test_what_the_estimate_stands_on_is_without_the_bad_pair() -> None:
+    decision = judged([0.001, -0.002, 0.4, 0.001], TIGHT)
+    assert decision.believed == (0, 1, 3)
