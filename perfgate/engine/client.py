@@ -32,7 +32,7 @@ from perfgate.engine.answers import AnswerReader, InOnePiece, TimedAnswer, verif
 from perfgate.engine.exchange import Call, exchange, kernel_stamps, post, status_of
 from perfgate.engine.faults import ClientError
 from perfgate.engine.prompts import Prompt, prompts_for
-from perfgate.records import Blame, Request
+from perfgate.records import Blame, LaunchId, Request, Sample
 from perfgate.records.files import short_hash
 
 FLUSH_S = 20.0  # for the server to have nothing pending
@@ -41,21 +41,6 @@ TRIES = 5  # of a request that came in one piece
 STARVED_SHARE = 0.1  # of an answer's time that this client waited for a core: then it may have missed its beginning
 STEADY = 4  # requests on each side of the comparison
 STEADY_SHARE = 0.95  # still getting faster: the newest requests' step is shorter than this share of those before
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampleData:
-    """One pass over the prompt set, without its place in the run. Fields as in `records.Sample`."""
-
-    concurrency: int
-    begin: float
-    end: float
-    requests: tuple[Request, ...]
-    tok_s: float | None
-    ttft_ms: float | None
-    cycle_ms: float | None
-    accept_length: float | None
-    tok_s_by_kind: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -87,11 +72,11 @@ class LoadClient:
         *,
         speculative: bool,
         seed: str,
-        launch: str,
+        launch: LaunchId,
         look: Callable[[], None] = _nothing,
     ) -> None:
-        """`seed`: of the run, which no server knows; `launch`: names one that is the same for both sides of a pair;
-        `look`: called now and then while an answer comes, to end it by what it raises.
+        """`seed`: of the run, which no server knows; `look`: called now and then while an answer comes, to end it by
+        what it raises.
 
         Warming up asks the same at every launch, so that answers can be compared; what is measured is asked once.
         """
@@ -129,17 +114,17 @@ class LoadClient:
                 self._wave(self._filled(self.prompts[:concurrency], concurrency), f"{self._seed}/warm-up/wave")
         return WarmUp(len(steps), steady, outputs)
 
-    def sample(self, concurrency: int, number: int) -> SampleData:
+    def sample(self, concurrency: int, number: int) -> Sample:
         """One pass over the prompt set, from an empty cache. `number`: of the sample in the launch."""
         self.flush()
+        asking = (
+            f"{self._seed}/{self._launch.pair}/{self._launch.attempt}/s{number}"  # the same for both sides of a pair
+        )
         with _quiet_memory(), kernel_stamps():
             begin = time.monotonic()
-            waves = [
-                self._wave(wave, f"{self._seed}/{self._launch}/s{number}/w{place}")
-                for place, wave in enumerate(self._waves(concurrency))
-            ]
+            waves = [self._wave(wave, f"{asking}/w{place}") for place, wave in enumerate(self._waves(concurrency))]
             end = time.monotonic()
-        return summarise(concurrency, begin, end, waves, speculative=self.speculative)
+        return summarise(self._launch, number, (begin, end), waves, speculative=self.speculative)
 
     def flush(self) -> None:
         """Empties the server's prefix cache; it refuses while requests are pending."""
@@ -212,16 +197,25 @@ def _steady(steps: Sequence[float]) -> bool:
 
 
 def summarise(
-    concurrency: int, begin: float, end: float, waves: Sequence[Sequence[AskedPrompt]], *, speculative: bool
-) -> SampleData:
+    launch: LaunchId,
+    number: int,
+    times: tuple[float, float],
+    waves: Sequence[Sequence[AskedPrompt]],
+    *,
+    speculative: bool,
+) -> Sample:
     """The figures of one pass. Pure."""
+    concurrency = len(waves[0])
     asked = [one for wave in waves for one in wave]
     answers = [one.answer for one in asked]
     requests = tuple(_request(one, speculative) for one in asked)
-    return SampleData(
+    return Sample(
+        id=f"{launch.launch_id}/s{number}",
+        **launch.identity,
+        sample=number,
         concurrency=concurrency,
-        begin=begin,
-        end=end,
+        begin=times[0],
+        end=times[1],
         requests=requests,
         tok_s=_rate(answers) if concurrency == 1 else _wave_rate(waves),
         ttft_ms=1000 * median(answer.ttft_s for answer in answers),

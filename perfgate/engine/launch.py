@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from perfgate.config.model import Workload
 from perfgate.engine import tree
-from perfgate.engine.client import LoadClient, SampleData
+from perfgate.engine.client import LoadClient
 from perfgate.engine.faults import ClientError, LaunchError, PortTaken, ServerNotFreed
 from perfgate.engine.found import found_at_start
 from perfgate.engine.server import LaunchSpec, Progress, Server, free_port
@@ -94,7 +94,7 @@ class _Run:
             plan.workload,
             speculative=plan.speculative,
             seed=f"{plan.seed}/{plan.launch.recipe}",
-            launch=f"{plan.launch.pair}/{plan.launch.attempt}",
+            launch=plan.launch,
             look=server.check_output,
         )
 
@@ -134,7 +134,7 @@ class _Run:
             concurrency = workload.concurrency[number // samples]
             self.progress(f"measuring · sample {number + 1} of {total}, concurrency {concurrency}")
             self.hooks.before_sample(server, concurrency, number)
-            sample = sample_fact(self.plan, number, client.sample(concurrency, number))
+            sample = client.sample(concurrency, number)
             server.check_output()
             self.emit(sample)
             self.samples.append(sample)
@@ -228,23 +228,6 @@ def begin_fact(plan: LaunchPlan, spec: LaunchSpec, found: Mapping[str, str] | No
         log=plan.log,
         autotune=plan.autotune,
         at_start=found,
-    )
-
-
-def sample_fact(plan: LaunchPlan, number: int, data: SampleData) -> Sample:
-    return Sample(
-        id=f"{plan.launch.launch_id}/s{number}",
-        **plan.launch.identity,
-        sample=number,
-        concurrency=data.concurrency,
-        begin=data.begin,
-        end=data.end,
-        requests=data.requests,
-        tok_s=data.tok_s,
-        ttft_ms=data.ttft_ms,
-        cycle_ms=data.cycle_ms,
-        accept_length=data.accept_length,
-        tok_s_by_kind=data.tok_s_by_kind,
     )
 
 

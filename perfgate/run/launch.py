@@ -172,10 +172,11 @@ class SglangBench:
         take_back(self.store.folder("homes").iterdir(), self.confinement)
 
     def _forget(self, home: Home, probe_dir: Path) -> None:
-        """Empty folders for what probe and NCCL will write."""
+        """Folders for what probe and NCCL will write, made anew, whatever the last server has left in their place."""
         home.path.chmod(0o700)  # the last server could lock it
         for folder in (probe_dir, home.path / NCCL_FOLDER):
-            _empty(folder)
+            remove_tree(folder)
+            folder.mkdir(parents=True)
         hand_over((home.path, probe_dir), self.confinement)
 
     # ------------------------------------------------------------------------------------------ what it is given
@@ -343,15 +344,6 @@ def _preparing(launch: str) -> Iterator[None]:
     except (OSError, RecursionError) as error:
         remedy = "remove the side's folder in homes/ of the state directory"
         raise PerfgateError(f"its folders cannot be prepared: {error}", where=launch, remedy=remedy) from error
-
-
-def _empty(folder: Path) -> None:
-    """A folder of a HOME made anew, whatever the last server, which could write there, has left in its place."""
-    try:
-        remove_tree(folder)
-        folder.mkdir(parents=True)
-    except (OSError, RecursionError) as error:
-        raise PerfgateError(f"cannot be emptied: {error}", where=str(folder), remedy="remove it") from error
 
 
 def _regular_files(folder: Path) -> list[Path]:

@@ -11,12 +11,13 @@ import pytest
 
 from perfgate.config.model import Workload
 from perfgate.engine import client as client_module
-from perfgate.engine.client import LoadClient, SampleData
+from perfgate.engine.client import LoadClient
 from perfgate.engine.faults import ClientError
 from perfgate.engine.server import Server
-from perfgate.records import Blame
+from perfgate.records import Blame, LaunchId, Sample, Side
 from tests.integration.engine.conftest import SPECULATIVE, WORKLOAD, Make
 
+LAUNCH = LaunchId("recipe", 1, Side.HEAD, 2, 1)
 Start = Callable[..., Server]
 
 
@@ -28,13 +29,13 @@ def ask(make: Make, serving: Start) -> Callable[..., Any]:
     def asking(*, speculative: bool = False, workload: Workload = WORKLOAD, **behaviour: object) -> Any:
         server = serving(make(**behaviour).spec(SPECULATIVE if speculative else None))
         server.wait_ready()
-        yield LoadClient(server.url, workload, speculative=speculative, seed="1/recipe", launch="1/1")
+        yield LoadClient(server.url, workload, speculative=speculative, seed="1/recipe", launch=LAUNCH)
         server.stop()
 
     return asking
 
 
-def speed(data: SampleData) -> float:
+def speed(data: Sample) -> float:
     assert data.tok_s is not None
     return data.tok_s
 

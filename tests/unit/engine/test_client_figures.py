@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 from perfgate.engine.answers import TimedAnswer
 from perfgate.engine.client import AskedPrompt, summarise
 from perfgate.engine.prompts import Prompt
+from perfgate.records import LaunchId, Sample, Side
 
+LAUNCH = LaunchId("recipe", 1, Side.HEAD, 2, 1)
 CODE, CHAT = Prompt("code-01", "code", "a"), Prompt("chat-01", "chat", "b")
 
 
@@ -41,15 +44,16 @@ def answer(
     )
 
 
+def summed(waves: Sequence[Sequence[AskedPrompt]], *, speculative: bool) -> Sample:
+    return summarise(LAUNCH, 3, (0.0, 9.0), waves, speculative=speculative)
+
+
 def alone(*asked: AskedPrompt) -> list[list[AskedPrompt]]:
     return [[one] for one in asked]
 
 
 def test_one_at_a_time_the_first_token_and_its_wait_do_not_count() -> None:
-    data = summarise(
-        1,
-        0.0,
-        9.0,
+    data = summed(
         alone(AskedPrompt(CODE, answer(step_s=0.1)), AskedPrompt(CHAT, answer(step_s=0.3))),
         speculative=False,
     )
@@ -62,7 +66,7 @@ def test_one_at_a_time_the_first_token_and_its_wait_do_not_count() -> None:
 
 
 def test_speculative_cycles_are_counted_by_the_server() -> None:
-    data = summarise(1, 0.0, 9.0, alone(AskedPrompt(CODE, answer(cycles=5))), speculative=True)
+    data = summed(alone(AskedPrompt(CODE, answer(cycles=5))), speculative=True)
     assert data.accept_length == pytest.approx(2.0)
     assert data.cycle_ms == pytest.approx(200)
     assert data.requests[0].verify_ct == 5
@@ -70,14 +74,14 @@ def test_speculative_cycles_are_counted_by_the_server() -> None:
 
 def test_one_answer_without_cycles_makes_the_cycle_absent_not_wrong() -> None:
     asked = alone(AskedPrompt(CODE, answer(cycles=5)), AskedPrompt(CHAT, answer(cycles=None)))
-    data = summarise(1, 0.0, 9.0, asked, speculative=True)
+    data = summed(asked, speculative=True)
     assert data.cycle_ms is None
     assert data.accept_length is None
     assert data.tok_s == pytest.approx(10.0)
 
 
 def test_plain_decoding_ignores_cycles_that_a_server_claims() -> None:
-    data = summarise(1, 0.0, 9.0, alone(AskedPrompt(CODE, answer(cycles=1))), speculative=False)
+    data = summed(alone(AskedPrompt(CODE, answer(cycles=1))), speculative=False)
     assert data.cycle_ms == pytest.approx(100)
     assert data.accept_length is None
     assert data.requests[0].verify_ct is None
@@ -87,7 +91,7 @@ def test_a_wave_counts_only_while_all_requests_decode() -> None:
     # one decodes from 1.0 to 2.0 at 10 tok/s, one from 1.45 to 2.95 at 10 tok/s: together from 1.45 to 2.0
     first = answer(first_at=1.0, tokens=11)
     second = answer(first_at=1.45, tokens=16)
-    data = summarise(2, 0.0, 9.0, [[AskedPrompt(CODE, first), AskedPrompt(CHAT, second)]], speculative=False)
+    data = summed([[AskedPrompt(CODE, first), AskedPrompt(CHAT, second)]], speculative=False)
     assert first.tokens_at(2.0) - first.tokens_at(1.45) == pytest.approx(5.5)
     assert second.tokens_at(2.0) - second.tokens_at(1.45) == pytest.approx(5.5)
     assert data.tok_s == pytest.approx(20)
@@ -117,7 +121,7 @@ def test_a_wave_read_seldom_is_as_fast_as_one_read_at_each_token(
         sparse.append(dataclasses.replace(one, counts=counts))
 
     def tokens(answers: list[TimedAnswer]) -> float:
-        speed = summarise(8, 0.0, 9.0, [[AskedPrompt(CODE, one) for one in answers]], speculative=False).tok_s
+        speed = summed([[AskedPrompt(CODE, one) for one in answers]], speculative=False).tok_s
         assert speed is not None
         return speed * (stop - start)
 
@@ -141,7 +145,7 @@ def _bursts(ends: tuple[float, float], window: tuple[float, float], faster: floa
 
 def test_waves_that_never_decode_together_have_no_speed() -> None:
     wave = [AskedPrompt(CODE, answer(first_at=1.0)), AskedPrompt(CHAT, answer(first_at=5.0))]
-    assert summarise(2, 0.0, 9.0, [wave], speculative=False).tok_s is None
+    assert summed([wave], speculative=False).tok_s is None
 
 
 @given(
@@ -159,7 +163,7 @@ def test_speed_is_accept_length_divided_by_cycle(rows: list[tuple[float, int, fl
         first_tokens = min(first_tokens, tokens - 1)
         asked.append(AskedPrompt(CODE, answer(step_s=step_s, tokens=tokens, cycles=cycles, first_tokens=first_tokens)))
     for one in asked:
-        data = summarise(1, 0.0, 1.0, [[one]], speculative=True)
+        data = summed([[one]], speculative=True)
         assert data.tok_s is not None
         assert data.cycle_ms is not None
         assert data.accept_length is not None
@@ -168,7 +172,7 @@ def test_speed_is_accept_length_divided_by_cycle(rows: list[tuple[float, int, fl
 
 def test_with_whole_first_tokens_the_identity_holds_for_a_pass() -> None:
     asked = alone(AskedPrompt(CODE, answer(cycles=5)), AskedPrompt(CHAT, answer(cycles=9, step_s=0.2)))
-    data = summarise(1, 0.0, 1.0, asked, speculative=True)
+    data = summed(asked, speculative=True)
     assert data.tok_s is not None
     assert data.cycle_ms is not None
     assert data.accept_length is not None

@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from perfgate.errors import PerfgateError
 from perfgate.records import Side
 from perfgate.run.gate import _tidy
-from perfgate.run.launch import SglangBench, _empty, _regular_files
+from perfgate.run.launch import SglangBench, _regular_files
 from perfgate.store.folders import Eviction, Store
 
 
@@ -33,21 +33,15 @@ def locked(path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [a_pipe, a_link, locked, Path.touch, Path.mkdir])
-def test_a_folder_is_emptied_whatever_was_left_in_its_place(users_folder: Path, left: Callable[[Path], None]) -> None:
-    folder = users_folder / "nccl"
+def test_a_folder_is_emptied_whatever_was_left_in_its_place(
+    users_folder: Path, monkeypatch: pytest.MonkeyPatch, left: Callable[[Path], None]
+) -> None:
+    monkeypatch.setattr("perfgate.run.launch.hand_over", lambda *_: None)
+    folder, bench, home = users_folder / "nccl", SimpleNamespace(confinement=None), SimpleNamespace(path=users_folder)
     left(folder)
-    _empty(folder)
+    SglangBench._forget(cast(Any, bench), cast(Any, home), users_folder / "probe")
     assert not folder.is_symlink()
     assert list(folder.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_emptied_is_named(users_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Path) -> None:
-        raise RecursionError("too deep")
-
-    monkeypatch.setattr("perfgate.run.launch.remove_tree", refuse)
-    with pytest.raises(PerfgateError, match="cannot be emptied: too deep"):
-        _empty(users_folder / "nccl")
 
 
 def test_a_locked_folder_holds_no_logs(users_folder: Path) -> None:
