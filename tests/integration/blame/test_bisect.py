@@ -81,7 +81,7 @@ def test_a_culprit_is_named_confirmed_and_replayed(tmp_path: Path) -> None:
     assert (found["kind"], found["commit"], found["after"]) == ("named", hunt.shas[5], hunt.shas[4])
     assert {step["why"] for step in answer["steps"]} == {"do the ends differ", "search", "confirm"}
     git(path, "bisect", "replay", str(hunt.out / "git-bisect.log"))
-    assert git(path, "rev-parse", "refs/bisect/bad") == hunt.shas[5]
+    assert git(path, "rev-parse", "refs/bisect/bad").strip() == hunt.shas[5]
     git(path, "bisect", "reset")
     again = hunt.bisect("--resume", "--json")  # an answered one is told again, nothing is launched
     assert again.code == 0
