@@ -29,7 +29,9 @@ def calibration_verdict(run: RunFacts, judged: Sequence[JudgedMetric], faults: F
         ended = f"; {how_it_ended(faults.stopped)}" if faults.stopped else ""
         reason = f"The calibration is not complete: {_counts(run)} of {wanted} each are measured{ended}."
         return GateVerdict(r.Verdict.INCONCLUSIVE, reason, EXIT_CODES[r.Verdict.INCONCLUSIVE])
-    return GateVerdict(r.Verdict.PASS, _reason(run, judged), EXIT_CODES[r.Verdict.PASS])
+    spreads = ", ".join(_spreads(judged)) or "no gated metric was measured"
+    reason = f"One commit against itself, {_counts(run)}: pairs of the same code differ by {spreads}."
+    return GateVerdict(r.Verdict.PASS, reason, EXIT_CODES[r.Verdict.PASS])
 
 
 def false_alarms(run: RunFacts, judged: Sequence[JudgedMetric]) -> tuple[r.Notice, ...]:
@@ -64,11 +66,6 @@ def pair_spread(one: JudgedMetric) -> float | None:
         return None
     squares = [difference_of(pair, one.kind.better).slowdown ** 2 for pair in one.pairs]
     return math.sqrt(math.fsum(squares) / len(squares))
-
-
-def _reason(run: RunFacts, judged: Sequence[JudgedMetric]) -> str:
-    spreads = ", ".join(_spreads(judged)) or "no gated metric was measured"
-    return f"One commit against itself, {_counts(run)}: pairs of the same code differ by {spreads}."
 
 
 def _spreads(judged: Sequence[JudgedMetric]) -> Iterator[str]:

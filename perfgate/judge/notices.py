@@ -29,7 +29,7 @@ def notices_of(
         *_cancelled(run),
         *_failures(run),
         *_passing_failures(run),
-        *_plan_notes(run.plan),
+        *(r.Notice(code="condition", text=note) for note in run.plan.notes),
         *_earlier_pairs(evidence),
         *_evidence_notices(evidence),
         *_differing_outputs(outputs),
@@ -84,10 +84,6 @@ def _failures(run: RunFacts) -> tuple[r.Notice, ...]:
 def _lines_of(run: RunFacts, launch: str | None) -> tuple[str, ...]:
     found = run.launches.get(launch or "")
     return found.end.lines if found and found.end else ()
-
-
-def _plan_notes(plan: r.Plan) -> tuple[r.Notice, ...]:
-    return tuple(r.Notice(code="condition", text=note) for note in plan.notes)
 
 
 def _differing_outputs(outputs: Mapping[str, ComparedOutputs]) -> tuple[r.Notice, ...]:

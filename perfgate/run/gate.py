@@ -373,15 +373,16 @@ def _measure(job: GateJob, run: Path, journal: Journal, sides: dict[r.Side, Buil
             watch=watch,
             canary=canary,
             progress=job.progress,
-            caches=LaunchCaches(store=job.store, sides=sides, autotune=plan.autotune, question=_question(job, watch)),
+            caches=LaunchCaches(
+                store=job.store,
+                sides=sides,
+                autotune=plan.autotune,
+                question=f"{job.resolved.hash} {watch.gpu_names()}",
+            ),
         )
         measuring = Measuring(journal, bench, kept_evidence(run, plan.continues))
         step = measuring.all_pairs() if plan.calibration or plan.exact else measuring.until_decided()
     job.progress.say(f"done: {step.reason}")
-
-
-def _question(job: GateJob, watch: BoxWatch) -> str:
-    return f"{job.resolved.hash} {watch.gpu_names()}"
 
 
 def _watch(job: GateJob) -> BoxWatch:
@@ -402,15 +403,11 @@ def _canary(job: GateJob, sides: Mapping[r.Side, BuiltSide]) -> CanarySetup:
     return CanarySetup(
         python=base.python,
         device="cuda" if gpus else "cpu",
-        ranks=_ranks(job) if gpus else 1,
+        ranks=max((ranks_of(recipe.flags) for recipe in job.resolved.recipes), default=1) if gpus else 1,
         environment=nccl,
         confinement=job.confinement,
         readable=(*base.readable, *given_to(job.resolved, os.environ).readable),
     )
-
-
-def _ranks(job: GateJob) -> int:
-    return max((ranks_of(recipe.flags) for recipe in job.resolved.recipes), default=1)
 
 
 def _remember(job: GateJob, run: Path) -> None:

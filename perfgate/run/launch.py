@@ -202,7 +202,7 @@ class SglangBench:
             stall_s=self.resolved.limits.launch_stall_s,
             stop_s=self.resolved.limits.stop_s,
             confinement=self.confinement,
-            readable=self._readable(built),
+            readable=(*built.readable, built.tree, self._probe.parent, *self._given.readable),
             writable=(home.path, probe_dir),
             name=launch.launch_id,
         )
@@ -228,13 +228,14 @@ class SglangBench:
     def _environment(
         self, launch: LaunchId, recipe: ResolvedRecipe, built: BuiltSide, home: Home, probe_dir: Path
     ) -> dict[str, str]:
+        box = self.resolved.box
         parts = EnvironmentParts(
             python=built.python,
             path_entries=(self._probe, *built.path_entries),
             home=home.variables,
-            hf_home=self._hf_home,
+            hf_home=Path(box.hf_home) if box.hf_home else None,
             build=built.environment,
-            recipe={**recipe.env, **(share_of(self.resolved.box).variables if self.resolved.profile.has_gpus else {})},
+            recipe={**recipe.env, **(share_of(box).variables if self.resolved.profile.has_gpus else {})},
             nccl={**self.resolved.nccl, **self._nccl_tells(home)},
             probe=probe_environment(probe_dir, launch=launch.launch_id),
             tmp=Path("/tmp") if self.confinement.private_tmp else None,
@@ -247,16 +248,9 @@ class SglangBench:
             return {}
         return {**NCCL_TELLS, "NCCL_DEBUG_FILE": str(home.path / NCCL_FOLDER / "%h.%p")}
 
-    def _readable(self, built: BuiltSide) -> tuple[Path, ...]:
-        return (*built.readable, built.tree, self._probe.parent, *self._given.readable)
-
     @cached_property
     def _given(self) -> Given:
         return given_to(self.resolved, os.environ)
-
-    @property
-    def _hf_home(self) -> Path | None:
-        return Path(self.resolved.box.hf_home) if self.resolved.box.hf_home else None
 
     @cached_property
     def _probe(self) -> Path:
