@@ -12,7 +12,7 @@ import pytest
 from perfgate.cpu.environment import CpuEnvironment
 from perfgate.probe.phases import SamplePhases, phases_of, read_probe
 from perfgate.probe.proofs import proofs_of
-from perfgate.probe.reading import Cycle, ProbeReading
+from perfgate.probe.reading import ProbeReading, TimedCycle
 from perfgate.records import LaunchFact, Side
 from tests.integration.probe.serving import Answer, serving
 
@@ -29,7 +29,7 @@ class Launch:
     reading: ProbeReading
     log: str
 
-    def cycles(self, mode: str, rank: int = 0) -> list[tuple[bool, Cycle]]:
+    def cycles(self, mode: str, rank: int = 0) -> list[tuple[bool, TimedCycle]]:
         """The counted cycles of a mode, each with whether the plant's turn was on it (every second cycle)."""
         process = next(process for process in self.reading.timed if process.rank == rank)
         decoding = [cycle for cycle in process.cycles if cycle.mark in ("", "warmup")]
