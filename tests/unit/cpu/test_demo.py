@@ -87,8 +87,8 @@ def test_the_pins_are_the_wheels(tmp_path: Path) -> None:
     pyproject = release_files(wheel(tmp_path))["python/pyproject.toml"]
     assert tomllib.loads(pyproject.decode())["project"]["version"] == "0.5.23"
     pins = read_pins(pyproject)
-    assert set(pins.on_a_box()) == {"torch", "decord2"}
-    assert pins.on_a_box()["torch"] == ("torch==2.14.1",)
+    assert "torch==2.14.1" in pins.requirements
+    assert any(text.startswith("decord2") for text in pins.requirements)
     assert pins.requires_python == ">=3.11"
 
 
