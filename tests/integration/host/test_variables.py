@@ -44,8 +44,8 @@ def test_removed_by_head_s_code_it_stays_a_regression_with_the_sentence_beside_i
 
 
 def test_lost_by_what_minds_the_code_it_runs_it_is_told_and_excuses_nothing(tmp_path: Path) -> None:
-    """A sitecustomize of the interpreter that both sides are made from. Only head's own process says that it is lost there;
-    read without head's code nothing is, and what code under test says never stands in for a loss."""
+    """A sitecustomize of the interpreter that both sides are made from. Only head's own process says that it is lost
+    there; read without head's code nothing is, and what code under test says never stands in for a loss."""
     loses = losing("NCCL_PROTO", str(MARK), "sglang/srt/behaviour.py")
     python = copy_interpreter(tmp_path / "python", loses)
     world = World(
