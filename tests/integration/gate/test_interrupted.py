@@ -292,6 +292,7 @@ def while_the_canary_hangs(world: World) -> Done:
         process.kill()
         first = finished(process, run)
     world.check_all_ended(within_s=GONE_S)
+    world.sweep()
     return first
 
 
