@@ -33,7 +33,7 @@ def test_two_processes_build_the_same_key_once(lab: Lab) -> None:
     processes = [_start(lab, sha, log) for log in logs]
     answers = [json.loads(process.communicate(timeout=120)[0]) for process in processes]
     assert len({answer["key"] for answer in answers}) == 1
-    made = [log.read_text().count("# make a virtual environment") for log in logs]
+    made = ["# make a virtual environment" in log.read_text() for log in logs]  # twice where uv can fetch no Python
     assert sum(made) == 1
     assert sum(log.read_text().count("# install\n") for log in logs) == 1
     assert run_python(Path(answers[0]["python"]), (), "import tiny; print(tiny.VERSION)") == "1.0"
