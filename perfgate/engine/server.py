@@ -370,12 +370,12 @@ def _popen(spec: LaunchSpec, token: str) -> subprocess.Popen[bytes]:
     )
     if spec.confinement.kind is not Isolation.BUBBLEWRAP:
         argv = supervised(argv)
-    argv = ("/bin/sh", "-c", ENDED_FIRST, "sh", *argv)
+    argv = ("/bin/sh", "-c", ENDED_FIRST, "sh", *limited(argv))
     spec.log.parent.mkdir(parents=True, exist_ok=True)
     output = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
         return subprocess.Popen(
-            limited(argv),
+            argv,
             env={**OUTER_ENVIRONMENT, tree.TOKEN_VARIABLE: token},
             stdin=subprocess.DEVNULL,
             stdout=output,
