@@ -50,7 +50,7 @@ def test_push_to_verdict(stage: Stage) -> None:
     assert done.outputs["measure"] == "true"
     assert "measuring" in stage.sticky(pull).body
     assert f"/actions/runs/{done.request.run}" in stage.sticky(pull).body
-    assert "planned launches: 4 to 24" in stage.sticky(pull).body
+    assert "planned launches: 4 to 48" in stage.sticky(pull).body
     assert "expected end" in stage.sticky(pull).body
     assert stage.check(pull.head)["status"] == "in_progress"
 
