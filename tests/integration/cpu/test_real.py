@@ -58,7 +58,7 @@ def test_a_repository_of_the_release_is_a_tree_of_sglang(cpu: CpuEnvironment, tm
     assert pyproject is not None
     assert "torch==2.14.1" in read_pins(pyproject).requirements
     changed = repository.changed_paths(made.base_sha, made.head_sha)
-    assert classify(changed, base_pyproject=pyproject, head_pyproject=pyproject).name == "python"
+    assert classify(changed, contents={PYPROJECT: (pyproject, pyproject)}).name == "python"
 
 
 def test_two_releases(cpu: CpuEnvironment, state: Path, tmp_path: Path) -> None:
